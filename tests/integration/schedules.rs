@@ -7,5 +7,7 @@
 mod environment;
 mod failures;
 mod life;
+mod names;
 mod process;
+mod restored;
 mod steps;

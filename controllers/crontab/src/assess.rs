@@ -67,8 +67,12 @@ impl<'a> Assessment<'a> {
     pub(crate) fn new(input: &'a Input<'a>) -> Self {
         let Input { desired, recorded, .. } = input;
         let run_now = desired.run_now.as_deref();
-        let mut summary = summarize(input.metadata, *recorded, run_now, input.jobs, input.now);
+        let mut summary = summarize(input.names, *recorded, run_now, input.jobs, input.now);
         summary.add_observed_runs(input.runs, run_now);
+        if input.is_new {
+            // The value may come from a backup or a copy of another object.
+            summary.last_run_now = run_now;
+        }
 
         let is_enabled = !desired.suspend && !input.metadata.is_terminating();
         let timetable = desired.timetable.as_ref().ok().filter(|_| is_enabled);
@@ -137,7 +141,7 @@ fn current_times(input: &Input<'_>, timetable: &Timetable, summary: &mut JobSumm
 /// An `@every` schedule may have two times in one minute. They share a name and so a Job, even if
 /// that Job has been deleted since.
 fn has_started(input: &Input<'_>, last_schedule: Option<Timestamp>, due: Timestamp) -> bool {
-    let name = |slot| Run::Scheduled(slot).job_name(&input.metadata.name);
+    let name = |slot| input.names.scheduled(slot);
     let last = last_schedule.map(name);
     last.is_some_and(|last| last == name(due)) || owns_job(input, &name(due))
 }
@@ -190,7 +194,7 @@ fn pending_runs(input: &Input<'_>, due: Option<Timestamp>, last_run_now: Option<
         [due, requested]
     };
     let pending = |run: Run| {
-        let job_name = run.job_name(&input.metadata.name);
+        let job_name = run.job_name(input.names);
         let is_foreign = input.taken_names.iter().any(|taken| **taken == *job_name);
         PendingRun {
             is_name_taken: is_foreign || owns_job(input, &job_name),

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
-use portreeve_api::{ConcurrencyPolicy, JobReference, Metadata, Resource};
+use portreeve_api::{ConcurrencyPolicy, JobNameFormat, JobReference, Metadata, Resource};
 use portreeve_cron::{Dialect, DstPolicy, Schedule};
 use portreeve_informer::Projection;
 use portreeve_reconcile::Object;
@@ -153,7 +153,15 @@ impl ScheduleResource for CachedCronJob {
         }
     }
 
-    fn job(&self, run: &Run) -> Result<Object, Fault> {
+    fn is_unrecorded(&self) -> bool {
+        false
+    }
+
+    fn job_name_format(&self) -> Option<JobNameFormat> {
+        None
+    }
+
+    fn job(&self, run: &Run, name: &str) -> Result<Object, Fault> {
         let template: Template = decode_template(&self.spec.job_template)?;
         let TemplateMetadata { labels, annotations } = template.metadata;
         let template_metadata = (labels.unwrap_or_default(), annotations.unwrap_or_default());
@@ -161,7 +169,7 @@ impl ScheduleResource for CachedCronJob {
         let owner = (&CRON_JOBS, &self.metadata);
         Ok(job::job_from_template(
             owner,
-            run,
+            (run, name),
             &zone,
             template_metadata,
             template.spec,

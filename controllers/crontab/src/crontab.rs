@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use portreeve_api::{
-    CRONTABS, ConcurrencyPolicy, CronTabStatus, DstPolicyName, Metadata, Resource,
+    CRONTABS, ConcurrencyPolicy, CronTabStatus, DstPolicyName, JobNameFormat, Metadata, Resource,
     conditions::{self, ConditionStatus, ConditionUpdate},
 };
 use portreeve_cron::{Dialect, DstPolicy, Schedule};
@@ -257,7 +257,15 @@ impl ScheduleResource for CachedCronTab {
         }
     }
 
-    fn job(&self, run: &Run) -> Result<Object, Fault> {
+    fn is_unrecorded(&self) -> bool {
+        self.current_status().observed_generation == 0
+    }
+
+    fn job_name_format(&self) -> Option<JobNameFormat> {
+        self.current_status().job_name_format
+    }
+
+    fn job(&self, run: &Run, name: &str) -> Result<Object, Fault> {
         let spec = self.spec.as_ref().ok_or_else(no_spec)?;
         let zone = spec.zone().unwrap_or(TimeZone::UTC);
         let labels = Map::from_iter([(LABEL.to_owned(), self.name().into())]);
@@ -265,7 +273,7 @@ impl ScheduleResource for CachedCronTab {
         let job_spec = spec.job_spec(self.name())?;
         Ok(job::job_from_template(
             owner,
-            run,
+            (run, name),
             &zone,
             (labels, Map::new()),
             job_spec,
@@ -289,6 +297,7 @@ impl ScheduleResource for CachedCronTab {
             last_run_now: summary.last_run_now.map(str::to_owned),
             observed_schedule: self.spec.as_ref().map(Spec::schedule_fields),
             scheduled_since: assessment.scheduled_since,
+            job_name_format: assessment.input.names.format,
             observed_generation: self.metadata.base.generation,
             conditions: self.conditions(assessment, fault),
         };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use portreeve_api::{ConcurrencyPolicy, JobReference, Metadata, Resource};
 
-use crate::{job::CachedJob, scheduled_times::Timetable};
+use crate::{job::CachedJob, job_names::JobNames, scheduled_times::Timetable};
 
 /// Everything that a decision reads.
 #[derive(Debug)]
@@ -17,6 +17,10 @@ pub(crate) struct Input<'a> {
     pub(crate) resource: Resource,
     /// The metadata of the schedule.
     pub(crate) metadata: &'a Metadata,
+    /// The names of the schedule's Jobs.
+    pub(crate) names: JobNames<'a>,
+    /// Whether no status and no run of the schedule was ever recorded or observed.
+    pub(crate) is_new: bool,
     pub(crate) desired: DesiredSchedule,
     pub(crate) recorded: RecordedStatus<'a>,
     /// The Jobs that the schedule controls.
@@ -91,4 +95,11 @@ pub(crate) struct ObservedRuns {
     pub(crate) last_schedule: Option<Timestamp>,
     /// The last value of the run-now annotation for which a Job was observed.
     pub(crate) last_run_now: Option<Box<str>>,
+}
+
+impl ObservedRuns {
+    /// Returns whether no run was observed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.last_schedule.is_none() && self.last_run_now.is_none()
+    }
 }

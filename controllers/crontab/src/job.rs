@@ -1,4 +1,4 @@
-//! The Jobs of a schedule: their cached fields, their names, and how a Job is built.
+//! The Jobs of a schedule: their cached fields, why they exist, and how a Job is built.
 //!
 //! Architecture Invariant: pure.
 
@@ -10,6 +10,8 @@ use portreeve_informer::Projection;
 use portreeve_reconcile::Object;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+
+use crate::job_names::{self, JobNames};
 
 /// The resource of Jobs.
 pub(crate) const JOBS: Resource = Resource::namespaced("batch", "v1", "Job", "jobs");
@@ -125,8 +127,7 @@ impl CachedJob {
     /// Returns why the Job exists. `owner` is the name of the schedule that controls it.
     pub(crate) fn origin(&self, owner: &str) -> Origin {
         let annotations = self.metadata.annotations.as_ref();
-        let minutes = self.name().strip_prefix(owner).and_then(|rest| rest.strip_prefix('-'));
-        let minutes = minutes.and_then(|digits| digits.parse::<i64>().ok());
+        let minutes = job_names::minutes(owner, self.name());
         // The annotation has seconds, which `@every` needs. It counts only if it agrees with the
         // name.
         let scheduled = annotations.and_then(|annotations| annotations.scheduled.as_deref());
@@ -162,10 +163,10 @@ pub(crate) enum Run {
 impl Run {
     /// Returns the name of the run's Job. It depends only on the run, so no second Job can be
     /// created for it.
-    pub(crate) fn job_name(&self, owner: &str) -> String {
+    pub(crate) fn job_name(&self, names: JobNames<'_>) -> String {
         match self {
-            Self::Scheduled(slot) => format!("{owner}-{}", slot.as_second().div_euclid(60)),
-            Self::Now(value) => run_now_job_name(owner, value),
+            Self::Scheduled(slot) => names.scheduled(*slot),
+            Self::Now(value) => names.run_now(value),
         }
     }
 
@@ -188,39 +189,11 @@ impl Run {
     }
 }
 
-/// The maximum number of characters of the owner's name before `-run-` and eight digits. The Job's
-/// name becomes the value of a label, which has at most 63 characters.
-const MAX_OWNER_CHARS: usize = 50;
-
-/// Returns `<owner>-run-<hash of the value>`. An owner's name that is too long is truncated, and
-/// then the hash also covers the whole name.
-pub(crate) fn run_now_job_name(owner: &str, value: &str) -> String {
-    let stem = truncated_owner(owner);
-    if stem == owner {
-        return format!("{owner}-run-{:08x}", fnv1a(value.as_bytes()));
-    }
-    format!("{stem}-run-{:08x}", fnv1a(format!("{owner}/{value}").as_bytes()))
-}
-
-/// Returns the part of the owner's name that is used in the name of a run-now Job.
-pub(crate) fn truncated_owner(owner: &str) -> &str {
-    match owner.char_indices().nth(MAX_OWNER_CHARS) {
-        Some((end, _)) => owner[..end].trim_end_matches(['-', '.']),
-        None => owner,
-    }
-}
-
-/// Returns the 32-bit FNV-1a hash. It must never change, because the names of Jobs depend on it.
-fn fnv1a(bytes: &[u8]) -> u32 {
-    let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
-    bytes.iter().fold(0x811c_9dc5, step)
-}
-
-/// Builds the Job of a run from the template's labels and annotations, the given spec and the
-/// owner.
+/// Builds the Job `name` of a run from the template's labels and annotations, the given spec and
+/// the owner.
 pub(crate) fn job_from_template(
     owner: (&Resource, &Metadata),
-    run: &Run,
+    (run, name): (&Run, &str),
     zone: &TimeZone,
     template: (Map<String, Value>, Map<String, Value>),
     spec: Value,
@@ -229,8 +202,7 @@ pub(crate) fn job_from_template(
     let (labels, mut annotations) = template;
     let (annotation, value) = run.annotation(zone);
     annotations.insert(annotation.to_owned(), value.into());
-    let name = run.job_name(&metadata.name);
-    let key: ObjectKey = metadata.key().with_name(name.as_str());
+    let key: ObjectKey = metadata.key().with_name(name);
     let mut body = json!({
         "apiVersion": JOBS.api_version(),
         "kind": JOBS.kind,

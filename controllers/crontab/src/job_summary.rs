@@ -10,7 +10,8 @@ use portreeve_informer::Projection;
 
 use crate::{
     input::{ObservedRuns, RecordedStatus},
-    job::{self, CachedJob, FinishedStatus, JOBS, Origin},
+    job::{CachedJob, FinishedStatus, JOBS, Origin},
+    job_names::JobNames,
 };
 
 /// The Jobs of a schedule by state, and the times that follow from them.
@@ -37,9 +38,9 @@ pub(crate) struct JobSummary<'a> {
     pub(crate) last_run_now: Option<&'a str>,
 }
 
-/// Summarizes the Jobs that `owner` controls. `run_now` is the value of its run-now annotation.
+/// Summarizes the Jobs that a schedule controls. `run_now` is the value of its run-now annotation.
 pub(crate) fn summarize<'a>(
-    owner: &Metadata,
+    names: JobNames<'_>,
     recorded: RecordedStatus<'a>,
     run_now: Option<&'a str>,
     jobs: &'a [Arc<CachedJob>],
@@ -60,10 +61,10 @@ pub(crate) fn summarize<'a>(
         last_run_now: recorded.last_run_now,
     };
     // The Job for the current value is recognized by its name even without its annotation.
-    let run_now_job = run_now.map(|value| job::run_now_job_name(&owner.name, value));
+    let run_now_job = run_now.map(|value| names.run_now(value));
     for job in sorted {
         let was_active = recorded.active.iter().any(|active| *active.uid == *job.metadata().uid);
-        let origin = job.origin(&owner.name);
+        let origin = job.origin(names.owner);
         match &origin {
             // Ignore a time in the future. Otherwise anyone who may create Jobs could stop the
             // schedule with a Job whose name contains a late time.

@@ -15,6 +15,7 @@ mod decide;
 mod effects;
 mod input;
 mod job;
+mod job_names;
 mod job_summary;
 mod missed;
 mod observed_runs;
@@ -23,7 +24,7 @@ mod scheduled_times;
 mod starts;
 mod status;
 
-use std::{iter, sync::Arc};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::CustomResourceExt;
@@ -139,7 +140,7 @@ fn build<K: ScheduleResource>(
         objects: objects.clone(),
         jobs_by_controller: jobs.index("controller", indexes::by_controller),
         jobs_by_name: jobs.index("schedule", |job: &CachedJob| {
-            let prefixes = prefixes(job.name()).into_iter();
+            let prefixes = job_names::prefixes(job.name()).into_iter();
             prefixes
                 .map(|prefix| namespaced_name(&job.metadata().key().with_name(prefix)))
                 .collect()
@@ -171,21 +172,6 @@ fn build<K: ScheduleResource>(
     Ok(controller.build())
 }
 
-/// Returns the names of the schedules that the Job's name may be derived from: `<name>-<minutes>`
-/// or `<name>-run-<hash>`.
-fn prefixes(job: &str) -> Vec<&str> {
-    let scheduled = job.rsplit_once('-').map(|(prefix, _)| prefix);
-    let run_now = scheduled.and_then(|prefix| prefix.strip_suffix("-run"));
-    scheduled.into_iter().chain(run_now).collect()
-}
-
-/// Returns the prefixes of the names of this schedule's Jobs: its name and, if that is too long,
-/// its truncated name.
-fn used_prefixes(schedule: &str) -> impl Iterator<Item = &str> {
-    let truncated = Some(job::truncated_owner(schedule)).filter(|stem| *stem != schedule);
-    iter::once(schedule).chain(truncated)
-}
-
 /// Formats a key as the indexes store it.
 fn namespaced_name(key: &ObjectKey) -> Box<str> {
     key.to_string().into_boxed_str()
@@ -207,7 +193,7 @@ fn schedules_for_job<K: ScheduleResource>(delta: &Delta<CachedJob>, objects: &In
     if !owners.is_empty() {
         return owners;
     }
-    let keys = prefixes(job.name())
+    let keys = job_names::prefixes(job.name())
         .into_iter()
         .map(|prefix| delta.key().with_name(prefix));
     keys.filter(|key| objects.get(key).is_some()).collect()
@@ -230,15 +216,19 @@ impl<K: ScheduleResource> Reconciler for CronReconciler<K> {
         let uid = Arc::clone(&object.metadata().uid);
         let jobs = self.jobs_by_controller.get(&uid);
         let is_ours = |job: &Arc<CachedJob>| job.metadata().controller().is_some_and(|owner| *owner.uid == *uid);
-        let prefixes = used_prefixes(&key.name);
-        let jobs_by_name = prefixes.flat_map(|prefix| self.jobs_by_name.get(&namespaced_name(&key.with_name(prefix))));
-        let foreign = jobs_by_name.filter(|job| !is_ours(job));
-        Some(Observed {
-            taken_names: foreign.map(|job| Arc::clone(&job.metadata().name)).collect(),
+        let mut observed = Observed {
+            taken_names: Vec::new(),
             runs: self.run_tracker.get(&uid),
-            object,
+            object: Arc::clone(&object),
             jobs,
-        })
+        };
+        for prefix in observed.names().prefixes() {
+            let jobs_by_name = self.jobs_by_name.get(&namespaced_name(&key.with_name(prefix)));
+            let foreign = jobs_by_name.iter().filter(|job| !is_ours(job));
+            let names = foreign.map(|job| Arc::clone(&job.metadata().name));
+            observed.taken_names.extend(names);
+        }
+        Some(observed)
     }
 
     fn decide(&self, observed: &Observed<K>, now: Timestamp) -> Plan {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use portreeve_api::Resource;
+use portreeve_api::{JobNameFormat, Resource};
 use portreeve_informer::Projection;
 use portreeve_reconcile::Object;
 use serde::de::DeserializeOwned;
@@ -16,6 +16,7 @@ use crate::{
     assess::Assessment,
     input::{DesiredSchedule, Fault, Input, ObservedRuns, RecordedStatus},
     job::{CachedJob, Run},
+    job_names::JobNames,
 };
 
 /// A kind of object that starts Jobs on a schedule.
@@ -35,13 +36,20 @@ pub(crate) trait ScheduleResource: Projection {
     /// the current one applies since `rescheduled`.
     fn recorded(&self, rescheduled: Timestamp) -> RecordedStatus<'_>;
 
-    /// Builds the Job of a run.
+    /// Returns whether the controller has never written the status. Always false for a kind whose
+    /// status does not show it.
+    fn is_unrecorded(&self) -> bool;
+
+    /// Returns the format of the names of Jobs that the status records.
+    fn job_name_format(&self) -> Option<JobNameFormat>;
+
+    /// Builds the Job `name` of a run.
     ///
     /// # Errors
     ///
     /// Returns an error when the template cannot be decoded or another field that the Job needs is
     /// invalid.
-    fn job(&self, run: &Run) -> Result<Object, Fault>;
+    fn job(&self, run: &Run, name: &str) -> Result<Object, Fault>;
 
     /// Returns the new status, or `None` if the current one is already correct. `fault` is why the
     /// spec is invalid or a Job cannot start.
@@ -61,11 +69,29 @@ pub(crate) struct Observed<K> {
 }
 
 impl<K: ScheduleResource> Observed<K> {
+    /// Returns whether no status and no run of the schedule was ever recorded or observed. The
+    /// first status of such a schedule precedes its first Job.
+    fn is_new(&self) -> bool {
+        self.object.is_unrecorded() && self.jobs.is_empty() && self.runs.is_empty()
+    }
+
+    /// Returns the names of the schedule's Jobs. A schedule keeps its format: otherwise a run could
+    /// start once under each name.
+    pub(crate) fn names(&self) -> JobNames<'_> {
+        let for_new = self.is_new().then_some(JobNameFormat::Hashed);
+        JobNames {
+            owner: &self.object.metadata().name,
+            format: self.object.job_name_format().or(for_new),
+        }
+    }
+
     /// Returns the input of a decision at the time `now`.
     pub(crate) fn input(&self, now: Timestamp) -> Input<'_> {
         Input {
             resource: K::RESOURCE,
             metadata: self.object.metadata(),
+            names: self.names(),
+            is_new: self.is_new(),
             desired: self.object.desired(),
             recorded: self.object.recorded(self.runs.rescheduled.unwrap_or(now)),
             jobs: &self.jobs,

@@ -30,10 +30,11 @@ impl StartPlan {
                 Err(reason) => fault = fault.or(Some(reason)),
             }
         }
-        if assessment.is_blocked || assessment.replaces_unrecorded_job {
+        let input = assessment.input;
+        // The status of a new schedule must record the format of its Jobs' names first.
+        if assessment.is_blocked || assessment.replaces_unrecorded_job || input.is_new {
             jobs.clear();
         }
-        let input = assessment.input;
         let mut effects = Vec::new();
         if input.desired.concurrency != ConcurrencyPolicy::Allow && !jobs.is_empty() {
             // At most one run may be active. The next decision starts the other one.
@@ -50,7 +51,7 @@ impl StartPlan {
 }
 
 fn build_job<K: ScheduleResource>(object: &K, pending: &PendingRun) -> Result<Object, Fault> {
-    let job = object.job(&pending.run)?;
+    let job = object.job(&pending.run, &pending.job_name)?;
     if pending.is_name_taken {
         return Err(Fault {
             reason: "FailedCreate",

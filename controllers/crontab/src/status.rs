@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use portreeve_api::ConcurrencyPolicy;
+use portreeve_api::{ConcurrencyPolicy, RUN_NOW};
 use portreeve_informer::Projection;
 use portreeve_reconcile::Effect;
 
@@ -41,7 +41,8 @@ pub(crate) fn effects<K: ScheduleResource>(
     effects
 }
 
-/// Returns events for Jobs that finished or went missing since the status was written.
+/// Returns events for Jobs that finished or went missing since the status was written, and for a
+/// requested run that the first status records as done.
 fn transition_events(assessment: &Assessment<'_>) -> Vec<Effect> {
     let Assessment { input, summary, .. } = assessment;
     let ended = summary.completed.iter().map(|(job, end)| {
@@ -49,6 +50,13 @@ fn transition_events(assessment: &Assessment<'_>) -> Vec<Effect> {
         event(input, normal("SawCompletedJob", message))
     });
     let mut events: Vec<_> = ended.collect();
+    if input.is_new && input.desired.run_now.is_some() {
+        let message = format!(
+            "Not starting a run for the annotation {RUN_NOW}, because it was set before the controller first \
+             observed the object, as in a restored or copied one; set another value to start a run"
+        );
+        events.push(event(input, warning("SkippedRunNow", message)));
+    }
     let is_new = |job: &&Arc<CachedJob>| {
         let mut recorded = input.recorded.active.iter();
         recorded.all(|old| *old.uid != *job.metadata().uid)

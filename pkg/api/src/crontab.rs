@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::Resource;
 
-pub use status::{CronTabStatus, JobReference};
+pub use status::{CronTabStatus, JobNameFormat, JobReference};
 
 const GROUP: &str = "stable.example.com";
 const VERSION: &str = "v1";

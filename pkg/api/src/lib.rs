@@ -14,7 +14,8 @@ mod metadata;
 mod resource;
 
 pub use crontab::{
-    CRONTABS, ConcurrencyPolicy, CronTab, CronTabSpec, CronTabStatus, DstPolicyName, JobReference, RUN_NOW,
+    CRONTABS, ConcurrencyPolicy, CronTab, CronTabSpec, CronTabStatus, DstPolicyName, JobNameFormat, JobReference,
+    RUN_NOW,
 };
 pub use foo::{FOOS, Foo, FooSpec, FooStatus};
 pub use key::ObjectKey;

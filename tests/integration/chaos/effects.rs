@@ -28,7 +28,7 @@ use crate::{
         jobs::Jobs,
         namespace::{NamespaceFixture, replicas},
         object_builder::{config_map, secret},
-        schedules::{Kind, job_of, next_minute},
+        schedules::{Kind, next_minute},
     },
 };
 
@@ -97,7 +97,7 @@ impl PendingWork {
             .wait_for_deployment("new", "one replica", |found| replicas(found) == Some(1))
             .await?;
         let jobs: Api<Job> = self.fixture.namespace.api();
-        let mut wanted = Kind::BOTH.map(|kind| job_of(kind.name(), self.due));
+        let mut wanted = Kind::BOTH.map(|kind| kind.job_of(kind.name(), self.due));
         wanted.sort();
         eventually(RETRY_LIMIT, "exactly the Jobs that were due", || async {
             let mut names: Vec<_> = jobs.list(&ListParams::default()).await?.items;

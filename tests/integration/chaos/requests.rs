@@ -16,7 +16,7 @@ use crate::{
     },
     fixtures::{
         RETRY_LIMIT,
-        schedules::{Kind, job_of, minutes},
+        schedules::{Kind, minutes},
     },
 };
 
@@ -63,7 +63,7 @@ async fn a_deleted_running_job_leaves_the_status_although_reads_of_it_fail() -> 
         let request_fault = RequestFault { target, fault };
         let deletions = async || {
             for kind in Kind::BOTH {
-                let running = job_of(kind.name(), slot);
+                let running = kind.job_of(kind.name(), slot);
                 jobs.delete(&running, &DeleteParams::background()).await?;
             }
             Ok(())
@@ -73,7 +73,7 @@ async fn a_deleted_running_job_leaves_the_status_although_reads_of_it_fail() -> 
         slot += minutes(STEP);
         scenario.clock.set(slot);
         for kind in Kind::BOTH {
-            wait_for_only_active_job(&scenario, kind, &job_of(kind.name(), slot)).await?;
+            wait_for_only_active_job(&scenario, kind, &kind.job_of(kind.name(), slot)).await?;
         }
     }
     scenario.ensure_healthy(|_| false).await?;

@@ -14,11 +14,7 @@ use serde_json::{Value, json};
 use super::scenario::Scenario;
 use crate::{
     audit::AuditLog,
-    fixtures::{
-        LIMIT, RETRY_LIMIT,
-        manifests::loose,
-        schedules::{Kind, job_of},
-    },
+    fixtures::{LIMIT, RETRY_LIMIT, manifests::loose, schedules::Kind},
 };
 
 /// Deletes a CRD, and waits until it is gone with all its objects.
@@ -141,7 +137,7 @@ async fn schedules_run_again_when_their_crd_is_recreated() -> Result<()> {
     wait_until_readyz_reports_not_served(&scenario).await?;
     let jobs: Api<k8s_openapi::api::batch::v1::Job> = fixture.namespace.api();
     eventually(RETRY_LIMIT, "the Jobs of the CronTab to be collected", || async {
-        let name = job_of(Kind::CronTab.name(), slot);
+        let name = Kind::CronTab.job_of(Kind::CronTab.name(), slot);
         ensure!(jobs.get_opt(&name).await?.is_none(), "{name} still exists");
         anyhow::Ok(())
     })
@@ -156,7 +152,7 @@ async fn schedules_run_again_when_their_crd_is_recreated() -> Result<()> {
     let parameters = PostParams::default();
     eventually(LIMIT, "CronTabs to be served", || crontabs.create(&parameters, &again)).await?;
     // By the test's clock, the CronTab was created before `slot`, so its Job is due.
-    let job = job_of("again", slot);
+    let job = Kind::CronTab.job_of("again", slot);
     eventually(RETRY_LIMIT, "the Job of the new CronTab", || jobs.get(&job)).await?;
     scenario.ensure_healthy(|_| false).await?;
     AuditLog::of(&scenario.plane)?.check_effects()?;

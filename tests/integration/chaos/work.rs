@@ -22,7 +22,7 @@ use crate::fixtures::{
     jobs::Jobs,
     namespace::{NamespaceFixture, replicas},
     object_builder::{config_map, secret},
-    schedules::{Kind, job_of, minutes, next_minute},
+    schedules::{Kind, minutes, next_minute},
 };
 
 /// The number of minutes by which each wave advances the clock.
@@ -166,7 +166,7 @@ impl Work {
         self.jobs.clear();
         if self.waves > 0 {
             for kind in Kind::BOTH {
-                let ended = job_of(kind.name(), last);
+                let ended = kind.job_of(kind.name(), last);
                 jobs.end(&ended, now, true).await?;
                 self.jobs.push(ended);
             }
@@ -178,7 +178,8 @@ impl Work {
         let now = Timestamp::from_second(self.clock.now().as_second())?;
         jobs.end(&finished, now, true).await?;
         self.jobs.push(finished);
-        self.jobs.extend(Kind::BOTH.map(|kind| job_of(kind.name(), self.slot)));
+        self.jobs
+            .extend(Kind::BOTH.map(|kind| kind.job_of(kind.name(), self.slot)));
         self.jobs.sort();
         Ok(())
     }
@@ -270,7 +271,7 @@ impl Work {
             );
             let active = status["active"].as_array().map(Vec::as_slice).unwrap_or_default();
             let active: Vec<_> = active.iter().filter_map(|job| job["name"].as_str()).collect();
-            ensure!(active == [job_of(kind.name(), self.slot)], "{kind:?}: {status}");
+            ensure!(active == [kind.job_of(kind.name(), self.slot)], "{kind:?}: {status}");
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ use crate::fixtures::{
     clock::OffsetClock,
     jobs::Jobs,
     namespace::{NamespaceFixture, replicas},
-    schedules::{Kind, job_of, minutes, next_minute},
+    schedules::{Kind, minutes, next_minute},
 };
 
 /// The scenario of one controller.
@@ -140,7 +140,7 @@ async fn schedule(fixture: &NamespaceFixture, clock: &OffsetClock, kind: Kind) -
     let slot = next_minute(created.0, 60);
     clock.set(slot);
     wait_for_active(1).await?;
-    let job = job_of(name, slot);
+    let job = kind.job_of(name, slot);
     Jobs::of(fixture).end(&job, slot, true).await?;
     eventually(LIMIT, "the Job to be cleaned up", || async {
         ensure!(jobs.get_opt(&job).await?.is_none(), "the Job still exists");
@@ -152,7 +152,8 @@ async fn schedule(fixture: &NamespaceFixture, clock: &OffsetClock, kind: Kind) -
     let slot = slot + minutes(60);
     clock.set(slot);
     wait_for_active(1).await?;
-    jobs.delete(&job_of(name, slot), &DeleteParams::background()).await?;
+    jobs.delete(&kind.job_of(name, slot), &DeleteParams::background())
+        .await?;
     wait_for_active(0).await
 }
 

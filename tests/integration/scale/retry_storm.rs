@@ -329,6 +329,13 @@ async fn rejected_retries_are_limited_and_made_up_once_the_quota_is_gone() -> Re
     storm.create(&storm.other, "new", storm.due + minutes(60), 1).await?;
     let run_now = Patch::Merge(json!({"metadata": {"annotations": {RUN_NOW: "1"}}}));
     let others = Kind::CronTab.objects(&storm.other.namespace);
+    // A value that is set before the first status starts no run.
+    eventually(LIMIT, "a status of the new schedule", || async {
+        let status = others.get("new-0").await?.data["status"].take();
+        ensure!(status["observedGeneration"].is_i64(), "the status is {status}");
+        anyhow::Ok(())
+    })
+    .await?;
     others.patch("new-0", &PatchParams::default(), &run_now).await?;
     let jobs: Api<Job> = storm.other.namespace.api();
     eventually(LIMIT, "the requested run", || async {

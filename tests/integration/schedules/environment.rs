@@ -21,7 +21,7 @@ use crate::fixtures::{
     jobs::Jobs,
     namespace::NamespaceFixture,
     rbac::restricted_kubeconfig,
-    schedules::{Kind, job_of, next_minute},
+    schedules::{Kind, next_minute},
 };
 
 const CONTROLLERS: &str = "--controllers=crontab,cronjob";
@@ -120,7 +120,7 @@ impl ScheduleEnvironment {
     pub(super) async fn catch_up(&self, kind: Kind, canary: &str, slot: Timestamp) -> Result<()> {
         let created = self.create(kind, canary, "*/10 * * * *", json!({})).await?;
         ensure!(created < slot, "{created} is not before {slot}");
-        self.wait_for_jobs(canary, &[job_of(canary, slot)]).await?;
+        self.wait_for_jobs(canary, &[kind.job_of(canary, slot)]).await?;
         self.delete(kind, canary).await
     }
 

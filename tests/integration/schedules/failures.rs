@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::environment::ScheduleEnvironment;
 use crate::{
     faults::{admission::reject_job_deletions, servers::during_outage},
-    fixtures::schedules::{Kind, job_of, minutes, next_minute},
+    fixtures::schedules::{Kind, minutes, next_minute},
 };
 
 fn condition<'a>(status: &'a Value, type_: &str) -> &'a Value {
@@ -87,7 +87,7 @@ async fn a_rejected_job_is_reported_and_created_after_a_correction() -> Result<(
     environment.wait_for_events("tab", &["FailedCreate"]).await?;
     let template = json!({"spec": {"jobTemplate": {"containers": [{"name": "main", "image": "example.com/now:1"}]}}});
     environment.merge(kind, "tab", template).await?;
-    environment.wait_for_jobs("tab", &[job_of("tab", slot)]).await?;
+    environment.wait_for_jobs("tab", &[kind.job_of("tab", slot)]).await?;
     let is_ready = |status: &Value| condition(status, "Ready")["status"] == "True";
     environment
         .status(kind, "tab", "a true Ready condition", is_ready)
@@ -104,7 +104,7 @@ async fn a_foreign_job_of_the_same_name_is_kept_and_the_creation_is_retried() ->
         let name = kind.name();
         let created = environment.create(kind, name, "0 * * * *", json!({})).await?;
         let slot = next_minute(created, 60);
-        let taken = job_of(name, slot);
+        let taken = kind.job_of(name, slot);
         let foreign = foreign(&taken)?;
         let foreign = jobs.create(&PostParams::default(), &foreign).await?;
         environment.clock.set(slot);
@@ -142,7 +142,7 @@ async fn a_run_due_during_an_outage_starts_after_the_outage() -> Result<()> {
     during_outage(&environment.plane, || environment.clock.set(slot)).await?;
     for kind in Kind::BOTH {
         let name = kind.name();
-        environment.wait_for_jobs(name, &[job_of(name, slot)]).await?;
+        environment.wait_for_jobs(name, &[kind.job_of(name, slot)]).await?;
         let time = format!("{slot:.0}");
         environment
             .status(kind, name, "the run", |status| status["lastScheduleTime"] == *time)
@@ -171,8 +171,8 @@ async fn a_restart_around_the_due_time_creates_no_job_twice() -> Result<()> {
         environment = environment.restart().await?;
         for kind in Kind::BOTH {
             let (name, time) = (kind.name(), format!("{slot:.0}"));
-            environment.wait_for_jobs(name, &[job_of(name, slot)]).await?;
-            environment.end_job(&job_of(name, slot), true).await?;
+            environment.wait_for_jobs(name, &[kind.job_of(name, slot)]).await?;
+            environment.end_job(&kind.job_of(name, slot), true).await?;
             environment
                 .status(kind, name, "the end of the run", |status| {
                     let is_over = status["active"].as_array().is_none_or(Vec::is_empty);
@@ -204,7 +204,7 @@ async fn a_rejected_deletion_is_reported_by_event_and_changes_no_condition() -> 
     let jobs: Api<Job> = environment.fixture.namespace.api();
     reject_job_deletions(&environment.fixture).await?;
     environment.clock.set(slot);
-    let job = job_of(name, slot);
+    let job = kind.job_of(name, slot);
     environment.wait_for_jobs(name, std::slice::from_ref(&job)).await?;
     environment.end_job(&job, true).await?;
     environment

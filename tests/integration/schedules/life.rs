@@ -9,7 +9,7 @@ use serde_json::json;
 use super::environment::ScheduleEnvironment;
 use crate::fixtures::{
     manifests,
-    schedules::{Kind, job_of, minutes, next_minute},
+    schedules::{Kind, minutes, next_minute},
 };
 
 /// The documentation of CronTabs. Users copy its first example.
@@ -26,7 +26,7 @@ async fn a_due_time_creates_one_job_and_updates_status_and_events() -> Result<()
             .await?;
         let slot = next_minute(created, 10);
         environment.clock.set(slot);
-        let expected = job_of(name, slot);
+        let expected = kind.job_of(name, slot);
         let jobs = environment.wait_for_jobs(name, std::slice::from_ref(&expected)).await?;
         check_job(&environment, kind, &jobs[0], slot).await?;
         let time = format!("{slot:.0}");
@@ -116,7 +116,9 @@ async fn the_documented_manifest_works_unchanged() -> Result<()> {
         .status(Kind::CronTab, "backup", "the next midnight", is_planned)
         .await?;
     environment.clock.set(slot);
-    environment.wait_for_jobs("backup", &[job_of("backup", slot)]).await?;
+    environment
+        .wait_for_jobs("backup", &[Kind::CronTab.job_of("backup", slot)])
+        .await?;
     environment.finish().await
 }
 
@@ -139,7 +141,7 @@ async fn concurrency_policies_apply_when_the_previous_run_is_active() -> Result<
     let second = first + minutes(1);
     environment.clock.set(first);
     for (kind, _, name, _) in &schedules {
-        environment.wait_for_jobs(name, &[job_of(name, first)]).await?;
+        environment.wait_for_jobs(name, &[kind.job_of(name, first)]).await?;
         let time = format!("{first:.0}");
         environment
             .status(*kind, name, "the first run", |status| {
@@ -149,7 +151,7 @@ async fn concurrency_policies_apply_when_the_previous_run_is_active() -> Result<
     }
     environment.clock.set(second);
     for (kind, policy, name, _) in &schedules {
-        let (old, new) = (job_of(name, first), job_of(name, second));
+        let (old, new) = (kind.job_of(name, first), kind.job_of(name, second));
         match *policy {
             "Allow" => {
                 environment.wait_for_jobs(name, &[old, new]).await?;
@@ -190,11 +192,11 @@ async fn finished_jobs_are_kept_up_to_the_limits() -> Result<()> {
         let limits = json!({"successfulJobsHistoryLimit": 1, "failedJobsHistoryLimit": 0});
         let created = environment.create(kind, name, "* * * * *", limits).await?;
         let first = next_minute(created, 1);
-        let names = [0, 1, 2].map(|minute| job_of(name, first + minutes(minute)));
+        let names = [0, 1, 2].map(|minute| kind.job_of(name, first + minutes(minute)));
         for (minute, succeeded) in [(0, true), (1, false), (2, true)] {
             let slot = first + minutes(minute);
             environment.clock.set(slot);
-            let job = job_of(name, slot);
+            let job = kind.job_of(name, slot);
             environment
                 .status(kind, name, "the run", |status| status["active"][0]["name"] == *job)
                 .await?;
@@ -217,6 +219,8 @@ async fn each_new_value_of_the_run_now_annotation_creates_one_job() -> Result<()
     environment
         .create(kind, "tab", "@yearly", json!({"suspend": true}))
         .await?;
+    // A value that is set before the first status starts no run.
+    environment.wait_until_reconciled(kind, "tab").await?;
     let run_now = |value: &str| json!({"metadata": {"annotations": {RUN_NOW: value}}});
     for (value, jobs) in [("first", 1), ("second", 2)] {
         environment.merge(kind, "tab", run_now(value)).await?;
@@ -226,7 +230,7 @@ async fn each_new_value_of_the_run_now_annotation_creates_one_job() -> Result<()
         let found = environment.jobs("tab").await?;
         ensure!(found.len() == jobs, "{found:#?}");
         ensure!(
-            found.iter().all(|job| job.name_any().starts_with("tab-run-")),
+            found.iter().all(|job| job.name_any().starts_with("tab-fa6723ea-r")),
             "{found:#?}"
         );
     }
@@ -268,7 +272,7 @@ async fn a_change_of_the_schedule_or_of_suspend_takes_effect_at_once() -> Result
         );
         let first = start + minutes(5);
         environment.clock.set(first);
-        environment.wait_for_jobs(name, &[job_of(name, first)]).await?;
+        environment.wait_for_jobs(name, &[kind.job_of(name, first)]).await?;
 
         environment
             .merge(kind, name, json!({"spec": {"suspend": true}}))
@@ -279,7 +283,7 @@ async fn a_change_of_the_schedule_or_of_suspend_takes_effect_at_once() -> Result
         let second = start + minutes(10);
         environment.clock.set(second);
         environment.catch_up(kind, &format!("{name}-canary-2"), second).await?;
-        environment.wait_for_jobs(name, &[job_of(name, first)]).await?;
+        environment.wait_for_jobs(name, &[kind.job_of(name, first)]).await?;
         if kind == Kind::CronTab {
             let is_suspended = |status: &serde_json::Value| {
                 status["nextScheduleTime"].is_null() && status["conditions"][1]["reason"] == "Suspended"
@@ -293,7 +297,7 @@ async fn a_change_of_the_schedule_or_of_suspend_takes_effect_at_once() -> Result
             .merge(kind, name, json!({"spec": {"suspend": false}}))
             .await?;
         environment
-            .wait_for_jobs(name, &[job_of(name, first), job_of(name, second)])
+            .wait_for_jobs(name, &[kind.job_of(name, first), kind.job_of(name, second)])
             .await?;
     }
     environment.finish().await
@@ -309,7 +313,7 @@ async fn a_deleted_schedule_starts_no_further_jobs() -> Result<()> {
         let created = environment.create(kind, name, "*/10 * * * *", json!({})).await?;
         let first = next_minute(created, 10);
         environment.clock.set(first);
-        environment.wait_for_jobs(name, &[job_of(name, first)]).await?;
+        environment.wait_for_jobs(name, &[kind.job_of(name, first)]).await?;
         environment.delete(kind, name).await?;
         // Until the controller has observed the deletion, it may start a run that is due.
         environment
@@ -318,7 +322,7 @@ async fn a_deleted_schedule_starts_no_further_jobs() -> Result<()> {
         let second = first + minutes(10);
         environment.clock.set(second);
         environment.catch_up(kind, &format!("{name}-canary"), second).await?;
-        environment.wait_for_jobs(name, &[job_of(name, first)]).await?;
+        environment.wait_for_jobs(name, &[kind.job_of(name, first)]).await?;
     }
     environment.finish().await
 }

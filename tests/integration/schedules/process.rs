@@ -18,7 +18,7 @@ use crate::fixtures::{
     LIMIT,
     daemon::Daemon,
     namespace::NamespaceFixture,
-    schedules::{Kind, job_of, next_minute},
+    schedules::{Kind, next_minute},
 };
 
 /// The number of schedules of each kind.
@@ -81,7 +81,7 @@ async fn a_daemon_killed_between_jobs_creates_the_rest_and_none_twice() -> Resul
     );
 
     let daemon = Daemon::start(&plane, "mortal-scheduler", &SEQUENTIAL).await?;
-    let mut expected: Vec<_> = all.iter().map(|(_, name)| job_of(name, slot)).collect();
+    let mut expected: Vec<_> = all.iter().map(|(kind, name)| kind.job_of(name, slot)).collect();
     expected.sort();
     let now = eventually(LIMIT, "the other Jobs", || async {
         let now = jobs.list(&ListParams::default()).await?.items;

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use serde_json::json;
 
 use super::environment::ScheduleEnvironment;
-use crate::fixtures::schedules::{Kind, job_of, minutes, next_minute};
+use crate::fixtures::schedules::{Kind, minutes, next_minute};
 
 #[tokio::test]
 async fn a_clock_set_forward_starts_the_latest_run_and_reports_the_others_as_missed() -> Result<()> {
@@ -16,7 +16,7 @@ async fn a_clock_set_forward_starts_the_latest_run_and_reports_the_others_as_mis
         environment.wait_until_reconciled(kind, name).await?;
         let latest = next_minute(created, 5) + minutes(5 * 7);
         environment.clock.set(latest + minutes(2));
-        environment.wait_for_jobs(name, &[job_of(name, latest)]).await?;
+        environment.wait_for_jobs(name, &[kind.job_of(name, latest)]).await?;
         let time = format!("{latest:.0}");
         let status = environment
             .status(kind, name, "the latest run", |status| {
@@ -60,7 +60,7 @@ async fn a_clock_set_back_starts_no_run_twice() -> Result<()> {
         environment
             .status(kind, name, "the run", |status| status["lastScheduleTime"] == *time)
             .await?;
-        environment.end_job(&job_of(name, first), true).await?;
+        environment.end_job(&kind.job_of(name, first), true).await?;
         environment.wait_for_jobs(name, &[]).await?;
         // Repeat the last half hour. At each step a canary shows that the daemon uses the new
         // time.
@@ -70,13 +70,15 @@ async fn a_clock_set_back_starts_no_run_twice() -> Result<()> {
             let canary = format!("{name}-canary-{number}");
             let schedule = format!("{} * * * *", time.as_second() / 60 % 60);
             environment.create(kind, &canary, &schedule, json!({})).await?;
-            environment.wait_for_jobs(&canary, &[job_of(&canary, time)]).await?;
+            environment
+                .wait_for_jobs(&canary, &[kind.job_of(&canary, time)])
+                .await?;
             environment.delete(kind, &canary).await?;
             environment.wait_for_jobs(name, &[]).await?;
         }
         let second = first + minutes(1);
         environment.clock.set(second);
-        environment.wait_for_jobs(name, &[job_of(name, second)]).await?;
+        environment.wait_for_jobs(name, &[kind.job_of(name, second)]).await?;
         let mut events = vec![
             "SuccessfulCreate",
             "SawCompletedJob",
@@ -111,7 +113,7 @@ async fn a_run_past_its_deadline_is_reported_as_missed_once() -> Result<()> {
             .await?;
         let next = slot + minutes(10);
         environment.clock.set(next);
-        environment.wait_for_jobs(name, &[job_of(name, next)]).await?;
+        environment.wait_for_jobs(name, &[kind.job_of(name, next)]).await?;
         environment
             .wait_for_events(name, &["MissSchedule", "SuccessfulCreate"])
             .await?;

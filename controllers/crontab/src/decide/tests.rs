@@ -11,11 +11,12 @@ mod kubernetes_times;
 mod plans;
 mod samples;
 mod simulation;
+mod versions;
 mod written;
 
 use self::{
     cases::{Cases, common_cases, cronjob_only, crontab_only, due, idle, with_recorded},
-    samples::{Sample, slot},
+    samples::Sample,
     simulation::{Outcome, Simulation, identity},
 };
 use super::*;
@@ -154,7 +155,7 @@ fn rejection_of_one_write_does_not_block_the_others() {
     simulation.converge();
     assert_eq!(simulation.reasons(), ["SuccessfulCreate", "FailedDelete"]);
     assert!(
-        !simulation.jobs.contains_key(&slot("11:00")),
+        !simulation.jobs.contains_key(&CachedCronJob::slot("11:00")),
         "the Job that is to be replaced still exists"
     );
     simulation.rejection = Some(("create", "quota exceeded"));
@@ -162,12 +163,12 @@ fn rejection_of_one_write_does_not_block_the_others() {
     simulation.converge();
     assert_eq!(
         simulation.record.deleted,
-        [slot("10:00"), slot("09:00")],
+        [CachedCronJob::slot("10:00"), CachedCronJob::slot("09:00")],
         "a full quota does not prevent the deletion of old Jobs"
     );
     simulation.rejection = None;
     simulation.converge();
-    assert_eq!(simulation.active(), [slot("11:00")]);
+    assert_eq!(simulation.active(), [CachedCronJob::slot("11:00")]);
 }
 
 #[test]
@@ -177,7 +178,7 @@ fn absence_of_an_active_job_from_the_cache_is_verified() {
         simulation.rejection = Some(("check that", "no"));
         simulation.set_clock("10:00");
         simulation.converge();
-        simulation.remove_job(&slot("10:00"));
+        simulation.remove_job(&CachedCronTab::slot("10:00"));
         simulation.set_clock("11:00");
         simulation.converge();
         assert_eq!(simulation.reasons(), ["SuccessfulCreate", "FailedGet"], "{policy}");
@@ -213,9 +214,9 @@ fn run_is_not_repeated_if_its_job_is_deleted_before_the_status_records_it() {
             assert_eq!(simulation.record.created[job], 1, "recorded: {is_recorded}");
         }
     }
-    check(&due(idle::<CachedCronTab>()), &slot("10:00"));
-    check(&due(idle::<CachedCronJob>()), &slot("10:00"));
+    check(&due(idle::<CachedCronTab>()), &CachedCronTab::slot("10:00"));
+    check(&due(idle::<CachedCronJob>()), &CachedCronJob::slot("10:00"));
     let mut requested = idle::<CachedCronTab>();
     requested.run_now("1");
-    check(&requested, "a-run-340ca71c");
+    check(&requested, "a-a299e94a-r340ca71c");
 }

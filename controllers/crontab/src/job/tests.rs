@@ -1,9 +1,8 @@
-//! Tests of the names, annotations, origins and final conditions of Jobs.
+//! Tests of the annotations, origins and final conditions of Jobs.
+
+use portreeve_api::JobNameFormat;
 
 use super::*;
-
-/// Minutes from the epoch to 10:00 on 10 March 2026.
-const MINUTES_AT_TEN: i64 = 29_552_280;
 
 fn at(text: &str) -> Timestamp {
     text.parse().expect("the text is a time")
@@ -49,6 +48,12 @@ fn name_gives_the_scheduled_minute_and_annotation_the_second() {
             "{name} {annotation:?}"
         );
     }
+    let hashed = job("a-a299e94a-t29552280", &json!(null), &json!({}));
+    assert_eq!(
+        hashed.origin("a"),
+        Origin::Scheduled(ten),
+        "the name has the other format"
+    );
     let others = job("a-b-29552280", &json!(null), &json!({}));
     assert_eq!(
         others.origin("a-b"),
@@ -84,16 +89,17 @@ fn annotations_give_the_origin() {
 #[test]
 fn name_and_annotation_of_a_run_give_its_origin() {
     let zurich = portreeve_cron::load_zone("Europe/Zurich").expect("the zone exists");
-    for zone in [TimeZone::UTC, zurich] {
+    for (zone, format) in [(TimeZone::UTC, None), (zurich, Some(JobNameFormat::Hashed))] {
+        let names = JobNames { owner: "a", format };
         for time in ["2026-03-10T10:00:00Z", "2026-10-25T00:30:20Z", "1969-12-31T23:59:59Z"] {
             let run = Run::Scheduled(at(time));
             let (key, value) = run.annotation(&zone);
-            let created = job(&run.job_name("a"), &json!({ key: value }), &json!({}));
+            let created = job(&run.job_name(names), &json!({ key: value }), &json!({}));
             assert_eq!(created.origin("a"), Origin::Scheduled(at(time)), "{value}");
         }
         let run = Run::Now("v".into());
         let (key, value) = run.annotation(&zone);
-        let created = job(&run.job_name("a"), &json!({ key: value }), &json!({}));
+        let created = job(&run.job_name(names), &json!({ key: value }), &json!({}));
         assert_eq!(created.origin("a"), Origin::RunNow("v".into()));
     }
 }
@@ -114,58 +120,6 @@ fn annotation_has_the_time_in_the_zone_as_go_formats_it() {
     ] {
         assert_eq!(annotation_value(zone, time), expected, "{zone}");
     }
-}
-
-#[test]
-fn job_names_never_change() {
-    let slot = |time| Run::Scheduled(at(time)).job_name("backup");
-    assert_eq!(slot("2026-03-10T10:00:00Z"), format!("backup-{MINUTES_AT_TEN}"));
-    assert_eq!(slot("2026-03-10T10:00:59Z"), format!("backup-{MINUTES_AT_TEN}"));
-    assert_eq!(slot("2026-03-10T10:01:00Z"), format!("backup-{}", MINUTES_AT_TEN + 1));
-    let (fifty, fifty_two) = ("n".repeat(50), "n".repeat(52));
-    let cut_at_dash = format!("{}--{}", "n".repeat(48), "n".repeat(2));
-    for (owner, value, expected) in [
-        ("backup", "1", "backup-run-340ca71c".to_owned()),
-        ("backup", "", "backup-run-811c9dc5".to_owned()),
-        (&fifty, "1", format!("{fifty}-run-340ca71c")),
-        (
-            &fifty_two,
-            "1",
-            format!("{fifty}-run-{:08x}", fnv1a(format!("{fifty_two}/1").as_bytes())),
-        ),
-        (
-            &cut_at_dash,
-            "1",
-            format!(
-                "{}-run-{:08x}",
-                "n".repeat(48),
-                fnv1a(format!("{cut_at_dash}/1").as_bytes())
-            ),
-        ),
-    ] {
-        let name = Run::Now(value.into()).job_name(owner);
-        assert_eq!(name, expected);
-        assert!(name.len() <= 63, "{name} is the value of a label");
-    }
-    let other = format!("{fifty}xx");
-    assert_ne!(
-        run_now_job_name(&fifty_two, "1"),
-        run_now_job_name(&other, "1"),
-        "the hash covers the truncated part"
-    );
-}
-
-/// Checks test vectors that the authors of FNV published.
-#[test]
-fn hash_is_fnv_1a() {
-    for (text, expected) in [("", 0x811c_9dc5), ("a", 0xe40c_292c), ("foobar", 0xbf9c_f968)] {
-        assert_eq!(fnv1a(text.as_bytes()), expected, "{text}");
-    }
-    assert_eq!(
-        fnv1a(b"costarring"),
-        fnv1a(b"liquid"),
-        "other tests rely on this collision"
-    );
 }
 
 #[test]

@@ -5,6 +5,10 @@ use serde_json::{Value, json};
 use super::*;
 
 const NOW: &str = "2026-03-10T10:30:00Z";
+const NAMES: JobNames<'static> = JobNames {
+    owner: "a",
+    format: None,
+};
 
 fn at(text: &str) -> Timestamp {
     text.parse().expect("the text is a time")
@@ -21,13 +25,6 @@ fn job(name: &str, started_at: Option<&str>, end: Option<&str>) -> Arc<CachedJob
 
 fn cached_job(job: &Value) -> Arc<CachedJob> {
     Arc::new(serde_json::from_str(&job.to_string()).expect("the JSON is a Job"))
-}
-
-fn owner() -> Metadata {
-    Metadata {
-        name: "a".into(),
-        ..Metadata::default()
-    }
 }
 
 fn empty_status() -> RecordedStatus<'static> {
@@ -60,8 +57,7 @@ fn jobs_are_sorted_by_start_time_and_then_by_name() {
         job("e", Some("2026-03-10T08:00:00Z"), complete),
         job("d", Some("2026-03-10T10:00:00Z"), complete),
     ];
-    let owner = owner();
-    let summary = summarize(&owner, empty_status(), None, &jobs, at(NOW));
+    let summary = summarize(NAMES, empty_status(), None, &jobs, at(NOW));
     assert_eq!(names(&summary.successful), ["e", "c", "a", "b", "d"]);
 }
 
@@ -87,8 +83,7 @@ fn summarize_classifies_each_job() {
         job("a-29552220", None, Some("Complete")),
         cached_job(&by_hand),
     ];
-    let owner = owner();
-    let summary = summarize(&owner, recorded, None, &jobs, at(NOW));
+    let summary = summarize(NAMES, recorded, None, &jobs, at(NOW));
     assert_eq!(names(&summary.active), ["a-29552280", "known"]);
     assert_eq!(names(&summary.unexpected), ["stranger"]);
     assert_eq!(names(&summary.failed), ["ended"]);
@@ -119,8 +114,7 @@ fn recorded_times_only_increase_and_future_times_are_ignored() {
     };
     let last = |name: &str| {
         let jobs = [job(name, None, Some("Complete"))];
-        let owner = owner();
-        let summary = summarize(&owner, recorded, None, &jobs, at(NOW));
+        let summary = summarize(NAMES, recorded, None, &jobs, at(NOW));
         assert_eq!(
             summary.last_success, recorded.last_success,
             "the recorded time stays after the clock was set back"

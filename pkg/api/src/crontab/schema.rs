@@ -34,7 +34,7 @@ fn root_value() -> Value {
         "properties": {"spec": spec, "status": status},
         "x-kubernetes-validations": [{
             "rule": "size(self.metadata.name) <= 52",
-            "message": "metadata.name can have at most 52 characters, because the names of its Jobs have 11 more: choose a shorter one",
+            "message": "metadata.name can have at most 52 characters, because it is part of the names of its Jobs: choose a shorter one",
         }],
     });
     // Joins the wrapped lines of doc comments.

@@ -46,11 +46,24 @@ pub struct CronTabStatus {
     #[serde(with = "whole_seconds")]
     #[schemars(with = "Option<Time>")]
     pub scheduled_since: Option<Timestamp>,
+    /// The format of the names of the Jobs. The controller chooses it before the first run and
+    /// never changes it. If absent, the names are `<name>-<minutes>`, which a CronJob of the same
+    /// name may also create.
+    #[schemars(with = "JobNameFormat")]
+    pub job_name_format: Option<JobNameFormat>,
     /// The most recent generation observed by the controller.
     pub observed_generation: i64,
     /// Current service state of the CronTab, with at most one condition per type.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+}
+
+/// A format of the names of Jobs.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum JobNameFormat {
+    /// The CronTab's name, a hash of its name and the schedule's name, and `t` with the scheduled
+    /// time in minutes since 1970.
+    Hashed,
 }
 
 /// Contains enough information to identify a Job.
@@ -108,6 +121,7 @@ mod tests {
             "lastRunNow",
             "observedSchedule",
             "scheduledSince",
+            "jobNameFormat",
         ] {
             assert_eq!(written.get(absent), Some(&Value::Null), "{absent}");
         }

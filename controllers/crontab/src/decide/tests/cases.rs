@@ -5,7 +5,7 @@ mod kind_specific;
 use serde_json::{Value, json};
 
 use super::{
-    samples::{Sample, at, slot},
+    samples::{Sample, at},
     simulation::{Record, Simulation},
 };
 
@@ -19,7 +19,7 @@ pub(super) type Cases<K> = Vec<(&'static str, Simulation<K>)>;
 /// succeeded, and the time is 09:30.
 pub(super) fn idle<K: Sample>() -> Simulation<K> {
     let mut case = running();
-    case.finish(&slot("09:00"), "Complete");
+    case.finish(&K::slot("09:00"), "Complete");
     case.converge();
     case.record = Record::default();
     case.set_clock("09:30");
@@ -109,12 +109,12 @@ fn concurrency<K: Sample>() -> Cases<K> {
     let forbid = || with_recorded(running(), "concurrencyPolicy", "Forbid");
     let replace = || with_recorded(running(), "concurrencyPolicy", "Replace");
     let job_gone = |mut case: Simulation<K>| {
-        case.remove_job(&slot("09:00"));
+        case.remove_job(&K::slot("09:00"));
         case
     };
     let job_terminating = |mut case: Simulation<K>| {
         case.change_job(
-            &slot("09:00"),
+            &K::slot("09:00"),
             &json!({"metadata": {"deletionTimestamp": "2026-03-10T09:59:59Z"}}),
         );
         case
@@ -176,7 +176,7 @@ fn spec_faults<K: Sample>() -> Cases<K> {
 fn foreign_jobs<K: Sample>() -> Cases<K> {
     let taken = |owner: Option<&str>| {
         let mut case = due(idle());
-        case.add_job(&slot("10:00"), owner, json!({}));
+        case.add_job(&K::slot("10:00"), owner, json!({}));
         case
     };
     vec![
@@ -186,14 +186,14 @@ fn foreign_jobs<K: Sample>() -> Cases<K> {
             "the Job that had the name was deleted",
             after(taken(Some("uid-0")), |case| {
                 case.converge();
-                case.remove_job(&slot("10:00"));
+                case.remove_job(&K::slot("10:00"));
             }),
         ),
         (
             "Jobs of an earlier schedule of this name",
             after(Simulation::new("0 * * * *", "09:30"), |case| {
-                case.add_job(&slot("09:00"), Some("uid-0"), json!({}));
-                case.add_job(&slot("08:00"), Some("uid-0"), json!({}));
+                case.add_job(&K::slot("09:00"), Some("uid-0"), json!({}));
+                case.add_job(&K::slot("08:00"), Some("uid-0"), json!({}));
                 case.set_clock("10:00");
             }),
         ),
@@ -207,7 +207,7 @@ fn own_jobs<K: Sample>() -> Cases<K> {
         (
             "the Job exists, but is not recorded",
             after(due(idle()), |case| {
-                case.add_job(&slot("10:00"), mine, json!({}));
+                case.add_job(&K::slot("10:00"), mine, json!({}));
             }),
         ),
         (
@@ -223,7 +223,7 @@ fn own_jobs<K: Sample>() -> Cases<K> {
         (
             "due, a manual Job has the name",
             after(due(idle()), |case| {
-                case.add_job(&slot("10:00"), mine, by_hand.clone());
+                case.add_job(&K::slot("10:00"), mine, by_hand.clone());
             }),
         ),
         (
@@ -232,29 +232,29 @@ fn own_jobs<K: Sample>() -> Cases<K> {
         ),
         (
             "a Job of a future time",
-            after(due(idle()), |case| case.add_job(&slot("23:00"), mine, json!({}))),
+            after(due(idle()), |case| case.add_job(&K::slot("23:00"), mine, json!({}))),
         ),
         (
             "a completed Job",
-            after(running(), |case| case.finish(&slot("09:00"), "Complete")),
+            after(running(), |case| case.finish(&K::slot("09:00"), "Complete")),
         ),
         (
             "a failed Job",
-            after(running(), |case| case.finish(&slot("09:00"), "Failed")),
+            after(running(), |case| case.finish(&K::slot("09:00"), "Failed")),
         ),
         (
             "a missing Job",
-            after(running(), |case| case.remove_job(&slot("09:00"))),
+            after(running(), |case| case.remove_job(&K::slot("09:00"))),
         ),
         (
             "an active Job lost its owner",
             after(running(), |case| {
-                case.change_job(&slot("09:00"), &json!({"metadata": {"ownerReferences": []}}));
+                case.change_job(&K::slot("09:00"), &json!({"metadata": {"ownerReferences": []}}));
             }),
         ),
         (
             "all Jobs were deleted",
-            after(due(idle()), |case| case.remove_job(&slot("09:00"))),
+            after(due(idle()), |case| case.remove_job(&K::slot("09:00"))),
         ),
     ]
 }
@@ -276,10 +276,10 @@ fn histories<K: Sample>() -> Cases<K> {
         case.set("failedJobsHistoryLimit", limits[1].clone());
         case.converge();
         for time in ["05:00", "04:00", "06:00", "07:00"] {
-            add_finished_job(&mut case, &slot(time), time, "Complete");
+            add_finished_job(&mut case, &K::slot(time), time, "Complete");
         }
         for time in ["03:00", "02:00"] {
-            add_finished_job(&mut case, &slot(time), time, "Failed");
+            add_finished_job(&mut case, &K::slot(time), time, "Failed");
         }
         add_finished_job(&mut case, "by-hand", "01:00", "Complete");
         case.record = Record::default();
@@ -294,7 +294,7 @@ fn histories<K: Sample>() -> Cases<K> {
             after(long(json!([0, 0])), |case| {
                 case.converge();
                 case.set_clock("10:00");
-                add_finished_job(case, &slot("10:00"), "10:00", "Complete");
+                add_finished_job(case, &K::slot("10:00"), "10:00", "Complete");
             }),
         ),
         ("history, terminating", terminating(long(json!([0, 0])))),

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use portreeve_api::JobNameFormat;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::{
     cronjob::{self, CachedCronJob},
     crontab::{self, CachedCronTab},
+    job_names::{self, JobNames},
     schedule_resource::ScheduleResource,
 };
 
@@ -18,6 +20,12 @@ pub(super) trait Sample: ScheduleResource + DeserializeOwned {
     fn template() -> Value;
     /// Calls the function by which the informer's subscriber detects a changed schedule.
     fn is_rescheduled(old: &Arc<Self>, new: &Arc<Self>) -> bool;
+    /// Returns the names of the Jobs of schedule `a`.
+    fn names() -> JobNames<'static>;
+    /// Returns the name of the Job of schedule `a` for a time.
+    fn slot(time: &str) -> String {
+        Self::names().scheduled(at(time))
+    }
 }
 
 impl Sample for CachedCronTab {
@@ -27,6 +35,13 @@ impl Sample for CachedCronTab {
 
     fn is_rescheduled(old: &Arc<Self>, new: &Arc<Self>) -> bool {
         crontab::is_rescheduled(old, new)
+    }
+
+    fn names() -> JobNames<'static> {
+        JobNames {
+            owner: "a",
+            format: Some(JobNameFormat::Hashed),
+        }
     }
 }
 
@@ -38,6 +53,13 @@ impl Sample for CachedCronJob {
 
     fn is_rescheduled(old: &Arc<Self>, new: &Arc<Self>) -> bool {
         cronjob::is_rescheduled(old, new)
+    }
+
+    fn names() -> JobNames<'static> {
+        JobNames {
+            owner: "a",
+            format: None,
+        }
     }
 }
 
@@ -51,23 +73,14 @@ pub(super) fn at(text: &str) -> Timestamp {
     whole.parse().expect("the text is a time")
 }
 
-/// Returns the name of the Job of schedule `a` for that time.
-pub(super) fn slot(time: &str) -> String {
-    format!("a-{}", at(time).as_second() / 60)
-}
-
 /// Returns the scheduled time in a Job's name.
 pub(super) fn time_of(job: &str) -> Option<Timestamp> {
-    let (_, minutes) = job.rsplit_once('-')?;
-    Timestamp::from_second(minutes.parse::<i64>().ok()? * 60).ok()
+    Timestamp::from_second(job_names::minutes("a", job)? * 60).ok()
 }
 
 /// Returns a readable form of a Job's name, with the time instead of the minutes.
 pub(super) fn readable(job: &str) -> String {
-    match (job.rsplit_once('-'), time_of(job)) {
-        (Some((owner, _)), Some(time)) => format!("{owner}@{}", clock(time)),
-        _ => job.to_owned(),
-    }
+    time_of(job).map_or_else(|| job.to_owned(), |time| format!("a@{}", clock(time)))
 }
 
 /// Formats a time of day. The date and the seconds are only included if they differ from the usual

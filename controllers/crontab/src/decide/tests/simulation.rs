@@ -19,7 +19,8 @@ use serde_json::{Value, json};
 use super::samples::{Sample, at};
 use crate::{
     input::ObservedRuns,
-    job::{CachedJob, run_now_job_name},
+    job::CachedJob,
+    job_names::{self, JobNames},
 };
 
 type Jobs = BTreeMap<String, Arc<CachedJob>>;
@@ -32,6 +33,8 @@ pub(super) struct Simulation<K> {
     version: u32,
     /// All states of the object that the watch sent, the current one last.
     objects: Vec<Arc<K>>,
+    /// The same states as an earlier version of the controller decides on them.
+    earlier_objects: Vec<Arc<K>>,
     job_sets: Vec<Arc<Jobs>>,
     process: Process,
     pub(super) record: Record,
@@ -39,6 +42,10 @@ pub(super) struct Simulation<K> {
     /// apiserver's message.
     pub(super) rejection: Option<(&'static str, &'static str)>,
     pub(super) is_namespace_terminating: bool,
+    /// Whether the process runs an earlier version, which does not know the format of Jobs' names.
+    pub(super) is_earlier_version: bool,
+    /// Whether the definition of CronTabs is that of the earlier version, without the field.
+    pub(super) is_earlier_definition: bool,
 }
 
 /// The state that is lost when the process ends.
@@ -94,11 +101,14 @@ impl<K> Clone for Simulation<K> {
             jobs: self.jobs.clone(),
             version: self.version,
             objects: self.objects.clone(),
+            earlier_objects: self.earlier_objects.clone(),
             job_sets: self.job_sets.clone(),
             process: self.process.clone(),
             record: self.record.clone(),
             rejection: self.rejection,
             is_namespace_terminating: self.is_namespace_terminating,
+            is_earlier_version: self.is_earlier_version,
+            is_earlier_definition: self.is_earlier_definition,
         }
     }
 }
@@ -121,6 +131,7 @@ impl<K: Sample> Simulation<K> {
         Self {
             clock: now,
             objects: vec![Self::decode_object(&object)],
+            earlier_objects: vec![Self::decode_object(&without_format(&object))],
             object,
             jobs: BTreeMap::new(),
             version: 1,
@@ -131,6 +142,8 @@ impl<K: Sample> Simulation<K> {
             record: Record::default(),
             rejection: None,
             is_namespace_terminating: false,
+            is_earlier_version: false,
+            is_earlier_definition: false,
         }
     }
 
@@ -159,6 +172,8 @@ impl<K: Sample> Simulation<K> {
         change(&mut self.object);
         self.object["metadata"]["resourceVersion"] = self.next_version().into();
         self.objects.push(Self::decode_object(&self.object));
+        let earlier = Self::decode_object(&without_format(&self.object));
+        self.earlier_objects.push(earlier);
     }
 
     pub(super) fn run_now(&mut self, value: &str) {
@@ -252,6 +267,20 @@ impl<K: Sample> Simulation<K> {
         Arc::clone(&self.objects[self.process.object])
     }
 
+    /// Returns the names of Jobs in the format that the status records.
+    pub(super) fn names(&self) -> JobNames<'static> {
+        let format = self.current_object().job_name_format();
+        JobNames { owner: "a", format }
+    }
+
+    /// Returns how many Jobs the controller created for the scheduled time, under any name.
+    pub(super) fn starts(&self, slot: Timestamp) -> u32 {
+        let minutes = Some(slot.as_second().div_euclid(60));
+        let created = self.record.created.iter();
+        let created = created.filter(|(name, _)| job_names::minutes("a", name) == minutes);
+        created.map(|(_, times)| times).sum()
+    }
+
     /// Returns the last scheduled time that the status records.
     pub(super) fn last_schedule_time(&self) -> Option<Timestamp> {
         Some(at(self.object["status"]["lastScheduleTime"].as_str()?))
@@ -284,7 +313,7 @@ impl<K: Sample> Simulation<K> {
             Some(slot) => Some(slot) <= recorded.last_schedule,
             None => recorded
                 .last_run_now
-                .is_some_and(|value| name == run_now_job_name("a", value)),
+                .is_some_and(|value| name == self.names().run_now(value)),
         };
         let recorded = self.jobs.iter().filter(|(name, job)| is_recorded(name, job));
         recorded.map(|(name, _)| name.clone()).collect()
@@ -308,6 +337,21 @@ impl<K: Sample> Simulation<K> {
         remove_identities(&mut objects);
         objects
     }
+}
+
+/// Returns an object as an earlier version decides on it: it does not know the format of Jobs'
+/// names, and no object is new for it.
+fn without_format(object: &Value) -> Value {
+    let mut object = object.clone();
+    if object["status"].is_null() {
+        let spec = &object["spec"];
+        let zone = spec["timeZone"].as_str().unwrap_or("UTC");
+        let schedule = format!("{} {zone}", spec["schedule"].as_str().unwrap_or_default());
+        object["status"] = json!({"observedGeneration": -1, "observedSchedule": schedule});
+    }
+    let status = object["status"].as_object_mut().expect("the status is an object");
+    status.remove("jobNameFormat");
+    object
 }
 
 fn remove_identities(value: &mut Value) {

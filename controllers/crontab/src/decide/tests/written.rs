@@ -47,7 +47,7 @@ fn job_of_a_crontab_has_the_pod_and_labels() {
             "labels": {
               "stable.example.com/crontab": "a"
             },
-            "name": "a-29552280",
+            "name": "a-a299e94a-t29552280",
             "namespace": "n",
             "ownerReferences": [
               {
@@ -101,7 +101,7 @@ fn job_of_a_run_now_records_the_value() {
           "labels": {
             "stable.example.com/crontab": "a"
           },
-          "name": "a-run-e596bee2",
+          "name": "a-a299e94a-re596bee2",
           "namespace": "n",
           "ownerReferences": [
             {
@@ -177,14 +177,14 @@ fn status_of_a_crontab_has_all_fields() {
             {
               "apiVersion": "batch/v1",
               "kind": "Job",
-              "name": "a-29552220",
+              "name": "a-a299e94a-t29552220",
               "namespace": "n",
               "uid": "job-3"
             },
             {
               "apiVersion": "batch/v1",
               "kind": "Job",
-              "name": "a-29552280",
+              "name": "a-a299e94a-t29552280",
               "namespace": "n",
               "uid": "job-5"
             }
@@ -208,6 +208,7 @@ fn status_of_a_crontab_has_all_fields() {
               "type": "Ready"
             }
           ],
+          "jobNameFormat": "Hashed",
           "lastScheduleTime": "2026-03-10T10:00:00Z",
           "missedRuns": 0,
           "nextScheduleTime": "2026-03-10T11:00:00Z",
@@ -321,38 +322,41 @@ fn events<K: Sample>(cases: Cases<K>) -> String {
 fn crontab_events_have_the_expected_messages() {
     expect![[r#"
         Normal JobAlreadyActive: Not starting job because prior execution is running and concurrency policy is Forbid
-        Normal MissingJob: Active job went missing: a-29552220
-        Normal SawCompletedJob: Saw completed job: a-29552220, condition: Complete
-        Normal SawCompletedJob: Saw completed job: a-29552220, condition: Failed
-        Normal SuccessfulCreate: Created job a-29552250
-        Normal SuccessfulCreate: Created job a-29552260
+        Normal MissingJob: Active job went missing: a-a299e94a-t29552220
+        Normal SawCompletedJob: Saw completed job: a-a299e94a-t29552220, condition: Complete
+        Normal SawCompletedJob: Saw completed job: a-a299e94a-t29552220, condition: Failed
         Normal SuccessfulCreate: Created job a-29552280
-        Normal SuccessfulCreate: Created job a-29552310
-        Normal SuccessfulCreate: Created job a-29552340
-        Normal SuccessfulCreate: Created job a-29552400
-        Normal SuccessfulCreate: Created job a-29555160
-        Normal SuccessfulCreate: Created job a-29565240
-        Normal SuccessfulCreate: Created job a-29881470
-        Normal SuccessfulCreate: Created job a-29881530
+        Normal SuccessfulCreate: Created job a-a299e94a-r340ca71c
+        Normal SuccessfulCreate: Created job a-a299e94a-r370cabd5
+        Normal SuccessfulCreate: Created job a-a299e94a-r5e4daa9d
+        Normal SuccessfulCreate: Created job a-a299e94a-t29552250
+        Normal SuccessfulCreate: Created job a-a299e94a-t29552260
+        Normal SuccessfulCreate: Created job a-a299e94a-t29552280
+        Normal SuccessfulCreate: Created job a-a299e94a-t29552310
+        Normal SuccessfulCreate: Created job a-a299e94a-t29552340
+        Normal SuccessfulCreate: Created job a-a299e94a-t29552400
+        Normal SuccessfulCreate: Created job a-a299e94a-t29555160
+        Normal SuccessfulCreate: Created job a-a299e94a-t29565240
+        Normal SuccessfulCreate: Created job a-a299e94a-t29881470
+        Normal SuccessfulCreate: Created job a-a299e94a-t29881530
         Normal SuccessfulCreate: Created job a-run-340ca71c
-        Normal SuccessfulCreate: Created job a-run-370cabd5
-        Normal SuccessfulCreate: Created job a-run-5e4daa9d
-        Normal SuccessfulCreate: Created job nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn-run-ba1cd32d
-        Normal SuccessfulDelete: Deleted job a-29551800
-        Normal SuccessfulDelete: Deleted job a-29551860
-        Normal SuccessfulDelete: Deleted job a-29551920
-        Normal SuccessfulDelete: Deleted job a-29551980
-        Normal SuccessfulDelete: Deleted job a-29552040
-        Normal SuccessfulDelete: Deleted job a-29552100
-        Normal SuccessfulDelete: Deleted job a-29552220
-        Normal SuccessfulDelete: Deleted job a-29552280
-        Normal SuccessfulDelete: Deleted job a-run-340ca71c
+        Normal SuccessfulCreate: Created job nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn-02c7d533-r340ca71c
+        Normal SuccessfulDelete: Deleted job a-a299e94a-r340ca71c
+        Normal SuccessfulDelete: Deleted job a-a299e94a-t29551800
+        Normal SuccessfulDelete: Deleted job a-a299e94a-t29551860
+        Normal SuccessfulDelete: Deleted job a-a299e94a-t29551920
+        Normal SuccessfulDelete: Deleted job a-a299e94a-t29551980
+        Normal SuccessfulDelete: Deleted job a-a299e94a-t29552040
+        Normal SuccessfulDelete: Deleted job a-a299e94a-t29552100
+        Normal SuccessfulDelete: Deleted job a-a299e94a-t29552220
+        Normal SuccessfulDelete: Deleted job a-a299e94a-t29552280
         Normal SuccessfulDelete: Deleted job by-hand
-        Warning FailedCreate: Error creating job: a-29552220 already exists for another owner or run; delete or rename it
         Warning FailedCreate: Error creating job: a-29552280 already exists for another owner or run; delete or rename it
-        Warning FailedCreate: Error creating job: a-run-5e4daa9d already exists for another owner or run; delete or rename it
+        Warning FailedCreate: Error creating job: a-a299e94a-r340ca71c already exists for another owner or run; delete or rename it
+        Warning FailedCreate: Error creating job: a-a299e94a-r5e4daa9d already exists for another owner or run; delete or rename it
+        Warning FailedCreate: Error creating job: a-a299e94a-t29552280 already exists for another owner or run; delete or rename it
         Warning FailedCreate: Error creating job: cannot decode .spec.jobTemplate: invalid type: sequence, expected a map at line 1 column 0
-        Warning FailedCreate: Error creating job: nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn-run-ba1cd32d already exists for another owner or run; delete or rename it
+        Warning FailedCreate: Error creating job: nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn-02c7d533-r340ca71c already exists for another owner or run; delete or rename it
         Warning InvalidSchedule: .spec.schedule: cannot use TZ or CRON_TZ in schedule, use timeZone field instead
         Warning InvalidSchedule: .spec.schedule: invalid @every duration "30s": must be at least one minute, because a CronTab runs at most once a minute
         Warning InvalidSchedule: .spec.schedule: invalid minute "61": must be from 0 to 59
@@ -361,11 +365,13 @@ fn crontab_events_have_the_expected_messages() {
         Warning MissSchedule: Missed 216 scheduled times to start a job, the last one: Thu, 19 Mar 2026 09:00:00 +0000
         Warning MissSchedule: Missed 3 scheduled times to start a job, the last one: Tue, 10 Mar 2026 12:00:00 +0000
         Warning MissSchedule: Missed 48 scheduled times to start a job, the last one: Thu, 12 Mar 2026 09:00:00 +0000
+        Warning MissSchedule: Missed scheduled time to start a job: Tue, 10 Mar 2026 09:00:00 +0000
         Warning MissSchedule: Missed scheduled time to start a job: Tue, 10 Mar 2026 10:00:00 +0000
         Warning MissSchedule: Missed scheduled time to start a job: Tue, 10 Mar 2026 11:00:00 +0000
         Warning MissingSpec: the CronTab has no spec: set .spec.schedule and .spec.jobTemplate
+        Warning SkippedRunNow: Not starting a run for the annotation stable.example.com/run-now, because it was set before the controller first observed the object, as in a restored or copied one; set another value to start a run
         Warning TooManyMissedTimes: too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew
-        Warning UnexpectedJob: Saw a job that the controller did not create or forgot: a-run-340ca71c
+        Warning UnexpectedJob: Saw a job that the controller did not create or forgot: a-a299e94a-r340ca71c
         Warning UnexpectedJob: Saw a job that the controller did not create or forgot: whose
         Warning UnknownTimeZone: .spec.timeZone: unknown time zone "Mars/Olympus": use a name from the IANA time zone database, such as Europe/Berlin
     "#]].assert_eq(&events(crontab_cases()));

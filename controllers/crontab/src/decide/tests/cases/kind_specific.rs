@@ -6,12 +6,21 @@ use super::{Cases, add_finished_job, after, due, idle, running, terminating, wit
 use crate::{
     cronjob::CachedCronJob,
     crontab::CachedCronTab,
-    decide::tests::{samples::slot, simulation::Simulation},
+    decide::tests::{
+        samples::Sample as _,
+        simulation::{Record, Simulation},
+    },
 };
 
 /// Returns the cases for CronTabs.
 pub(in crate::decide::tests) fn crontab_only() -> Cases<CachedCronTab> {
-    [run_now_cases(), run_now_name_cases(), unusual_cases()].concat()
+    [
+        run_now_cases(),
+        run_now_name_cases(),
+        name_format_cases(),
+        unusual_cases(),
+    ]
+    .concat()
 }
 
 fn with_requested_run(mut simulation: Simulation<CachedCronTab>) -> Simulation<CachedCronTab> {
@@ -50,7 +59,7 @@ fn run_now_cases() -> Cases<CachedCronTab> {
             "run now, Forbid, no longer active",
             after(with_requested_run(forbid(running())), |simulation| {
                 simulation.converge();
-                simulation.finish(&slot("09:00"), "Complete");
+                simulation.finish(&CachedCronTab::slot("09:00"), "Complete");
             }),
         ),
         ("run now, Replace, active", with_requested_run(replace(running()))),
@@ -85,15 +94,20 @@ fn run_now_name_cases() -> Cases<CachedCronTab> {
     let long = || {
         let mut simulation = Simulation::new("0 * * * *", "08:30");
         simulation.touch(|object| object["metadata"]["name"] = "n".repeat(52).into());
+        simulation.converge();
         simulation
     };
-    // Deletes the schedule without its Jobs and recreates it.
+    // Deletes the schedule without its Jobs, recreates it, and requests the same run.
     let recreated = |mut simulation: Simulation<CachedCronTab>| {
+        let now = format!("{:.0}", simulation.clock);
         simulation.touch(|object| {
+            object["metadata"]["creationTimestamp"] = now.into();
             object["metadata"]["uid"] = "uid-2".into();
+            object["metadata"]["annotations"] = Value::Null;
             object["status"] = Value::Null;
         });
-        simulation
+        simulation.converge();
+        with_requested_run(simulation)
     };
     vec![
         ("run now, a name of 52 characters", with_requested_run(long())),
@@ -108,7 +122,7 @@ fn run_now_name_cases() -> Cases<CachedCronTab> {
             "run now, its annotation was removed",
             after(with_requested_run(idle()), |simulation| {
                 simulation.step();
-                let name = simulation.jobs.keys().last().expect("there is a Job").clone();
+                let name = simulation.active().pop().expect("there is a Job");
                 simulation.change_job(&name, &json!({"metadata": {"annotations": null}}));
             }),
         ),
@@ -119,6 +133,56 @@ fn run_now_name_cases() -> Cases<CachedCronTab> {
                 simulation.converge();
                 simulation.run_now("liquid");
             }),
+        ),
+    ]
+}
+
+fn name_format_cases() -> Cases<CachedCronTab> {
+    let new = || Simulation::new("0 * * * *", "08:30");
+    // An earlier version has written the status.
+    let recorded = || {
+        after(new(), |simulation| {
+            simulation.touch(|object| object["status"]["observedGeneration"] = 1.into());
+            simulation.converge();
+            simulation.record = Record::default();
+        })
+    };
+    let with_job = |name: &'static str| {
+        after(new(), |simulation| {
+            simulation.add_job(name, Some("uid-1"), json!({}));
+        })
+    };
+    vec![
+        ("new, due", due(new())),
+        ("new, run now", with_requested_run(new())),
+        (
+            "new, run now, suspended",
+            with_requested_run(with(new(), "suspend", true)),
+        ),
+        ("names as CronJob, due", due(recorded())),
+        ("names as CronJob, run now", with_requested_run(recorded())),
+        (
+            "names as CronJob, due, taken",
+            due(after(recorded(), |simulation| {
+                simulation.add_job("a-29552280", None, json!({}));
+            })),
+        ),
+        ("no status, but a Job", due(with_job("a-29552280"))),
+        (
+            "no status, but a Job, run now",
+            with_requested_run(with_job("a-29552280")),
+        ),
+        (
+            "new, taken",
+            due(after(new(), |simulation| {
+                simulation.add_job(&CachedCronTab::slot("10:00"), None, json!({}));
+            })),
+        ),
+        (
+            "a Job of a CronJob of the same name",
+            due(after(idle(), |simulation| {
+                simulation.add_job("a-29552280", Some("uid-9"), json!({}));
+            })),
         ),
     ]
 }
@@ -158,7 +222,7 @@ fn unusual_cases() -> Cases<CachedCronTab> {
             after(due(idle()), |simulation| {
                 let annotations = json!({"batch.kubernetes.io/cronjob-scheduled-timestamp": "2026-03-10T10:00:00.5Z"});
                 simulation.add_job(
-                    &slot("10:00"),
+                    &CachedCronTab::slot("10:00"),
                     Some("uid-1"),
                     json!({"metadata": {"annotations": annotations}}),
                 );
@@ -169,7 +233,7 @@ fn unusual_cases() -> Cases<CachedCronTab> {
             "missed between two runs",
             after(idle(), |simulation| {
                 for time in ["10:00", "12:00", "13:00"] {
-                    add_finished_job(simulation, &slot(time), time, "Complete");
+                    add_finished_job(simulation, &CachedCronTab::slot(time), time, "Complete");
                 }
                 simulation.set_clock("13:30");
             }),
@@ -178,7 +242,7 @@ fn unusual_cases() -> Cases<CachedCronTab> {
             "missed before two runs",
             after(idle(), |simulation| {
                 for time in ["11:00", "12:00"] {
-                    add_finished_job(simulation, &slot(time), time, "Complete");
+                    add_finished_job(simulation, &CachedCronTab::slot(time), time, "Complete");
                 }
                 simulation.set_clock("12:30");
             }),
@@ -212,7 +276,7 @@ pub(in crate::decide::tests) fn cronjob_only() -> Cases<CachedCronJob> {
             );
             simulation.set_clock("10:00");
             simulation.step();
-            simulation.finish(&slot("10:00"), "Complete");
+            simulation.finish(&CachedCronJob::slot("10:00"), "Complete");
             simulation
         }),
         ("@every twenty seconds", {
@@ -220,7 +284,7 @@ pub(in crate::decide::tests) fn cronjob_only() -> Cases<CachedCronJob> {
             simulation.set("successfulJobsHistoryLimit", 0);
             simulation.set_clock("10:01:10");
             simulation.converge();
-            simulation.finish(&slot("10:01"), "Complete");
+            simulation.finish(&CachedCronJob::slot("10:01"), "Complete");
             simulation.converge();
             simulation.set_clock("10:01:30");
             simulation

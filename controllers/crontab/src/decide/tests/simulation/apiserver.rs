@@ -71,6 +71,12 @@ impl<K: Sample> Simulation<K> {
         if (&target.uid, &target.version) != (&identity(&self.object).0, &identity(&self.object).1) {
             return Outcome::Stale;
         }
+        let mut status = status.clone();
+        if (self.is_earlier_version || self.is_earlier_definition)
+            && let Some(fields) = status.as_object_mut()
+        {
+            fields.remove("jobNameFormat");
+        }
         let mut patched = self.object.clone();
         merge(&mut patched, &json!({"status": status}));
         self.record.writes += 1;

@@ -10,6 +10,7 @@ use crate::{
     decide::{decide, refused, tests::samples::Sample},
     input::ObservedRuns,
     job::CachedJob,
+    job_names,
     schedule_resource::Observed,
 };
 
@@ -24,21 +25,28 @@ impl<K: Sample> Simulation<K> {
     }
 
     fn observed(&self) -> Observed<K> {
-        let object = Arc::clone(&self.objects[self.process.object]);
-        let name = &object.metadata().name;
+        let objects = if self.is_earlier_version {
+            &self.earlier_objects
+        } else {
+            &self.objects
+        };
+        let object = Arc::clone(&objects[self.process.object]);
         let jobs = self.job_sets[self.process.jobs].values();
         let (ours, others): (Vec<_>, Vec<_>) = jobs.partition(|job| is_owned(job, object.metadata()));
-        let may_take_name = |job: &&Arc<CachedJob>| {
-            let prefixes = crate::prefixes(job.name());
-            crate::used_prefixes(name).any(|prefix| prefixes.contains(&prefix))
-        };
-        let foreign = others.into_iter().filter(may_take_name);
-        Observed {
+        let mut observed = Observed {
             jobs: ours.into_iter().cloned().collect(),
-            taken_names: foreign.map(|job| Arc::clone(&job.metadata().name)).collect(),
+            taken_names: Vec::new(),
             runs: self.observed_runs(),
             object,
-        }
+        };
+        let used = observed.names().prefixes();
+        let may_take_name = |job: &&Arc<CachedJob>| {
+            let prefixes = job_names::prefixes(job.name());
+            used.iter().any(|prefix| prefixes.contains(&&**prefix))
+        };
+        let foreign = others.into_iter().filter(may_take_name);
+        observed.taken_names = foreign.map(|job| Arc::clone(&job.metadata().name)).collect();
+        observed
     }
 
     /// Brings both caches up to date.
@@ -81,6 +89,12 @@ impl<K: Sample> Simulation<K> {
             ..Process::default()
         };
         self.deliver(0, 1);
+    }
+
+    /// Another process takes over, which runs an earlier version or the current one.
+    pub(in crate::decide::tests) fn restart_as(&mut self, is_earlier_version: bool) {
+        self.is_earlier_version = is_earlier_version;
+        self.restart();
     }
 
     /// A standby takes over, which has watched the same changes.
