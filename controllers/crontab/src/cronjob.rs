@@ -23,6 +23,11 @@ use crate::{
 /// The resource of CronJobs.
 const CRON_JOBS: Resource = Resource::namespaced("batch", "v1", "CronJob", "cronjobs");
 
+/// The reason of a schedule that cannot be parsed, in a sync of kube-controller-manager.
+const UNPARSEABLE_SCHEDULE: &str = "UnparseableSchedule";
+/// The same when kube-controller-manager observes that the schedule was changed.
+const UNPARSEABLE_CHANGED_SCHEDULE: &str = "UnParseableCronJobSchedule";
+
 /// The fields of a CronJob that the informer stores.
 #[derive(Debug, Deserialize)]
 pub(crate) struct CachedCronJob {
@@ -99,7 +104,7 @@ impl CachedCronJob {
         let zone = self.zone()?;
         let text = self.spec.schedule.to_string();
         let schedule = Schedule::parse(&text, Dialect::Kubernetes).map_err(|error| Fault {
-            reason: "UnparseableSchedule",
+            reason: UNPARSEABLE_SCHEDULE,
             message: format!("unparseable schedule: {text:?} : {error}"),
         })?;
         Ok(Timetable {
@@ -111,9 +116,13 @@ impl CachedCronJob {
         })
     }
 
+    fn is_suspended(&self) -> bool {
+        self.spec.suspend.unwrap_or_default()
+    }
+
     fn warning(&self) -> Option<Fault> {
         let schedule = &self.spec.schedule;
-        schedule.contains("TZ").then(|| Fault {
+        (schedule.contains("TZ") && !self.is_suspended()).then(|| Fault {
             reason: "UnsupportedSchedule",
             message: format!(
                 "CRON_TZ or TZ used in schedule {schedule:?} is not officially supported, use .spec.timeZone instead"
@@ -130,7 +139,7 @@ impl ScheduleResource for CachedCronJob {
     fn desired(&self) -> DesiredSchedule {
         DesiredSchedule {
             timetable: self.timetable(),
-            suspend: self.spec.suspend.unwrap_or_default(),
+            suspend: self.is_suspended(),
             concurrency: self.spec.concurrency_policy,
             keep_successful: self.spec.successful_jobs_history_limit,
             keep_failed: self.spec.failed_jobs_history_limit,
@@ -174,6 +183,16 @@ impl ScheduleResource for CachedCronJob {
             template_metadata,
             template.spec,
         ))
+    }
+
+    /// As in Kubernetes, a suspended CronJob has no event about its schedule. Otherwise both
+    /// reasons of Kubernetes are sent, whether or not the change of the schedule was observed.
+    fn event_reasons(&self, fault: &Fault) -> Vec<&'static str> {
+        match fault.reason {
+            UNPARSEABLE_SCHEDULE if self.is_suspended() => Vec::new(),
+            UNPARSEABLE_SCHEDULE => vec![UNPARSEABLE_SCHEDULE, UNPARSEABLE_CHANGED_SCHEDULE],
+            reason => vec![reason],
+        }
     }
 
     fn status(&self, assessment: &Assessment<'_>, _fault: Option<&Fault>) -> Option<Value> {

@@ -51,6 +51,11 @@ pub(crate) trait ScheduleResource: Projection {
     /// invalid.
     fn job(&self, run: &Run, name: &str) -> Result<Object, Fault>;
 
+    /// Returns the reasons of the events that report a fault.
+    fn event_reasons(&self, fault: &Fault) -> Vec<&'static str> {
+        vec![fault.reason]
+    }
+
     /// Returns the new status, or `None` if the current one is already correct. `fault` is why the
     /// spec is invalid or a Job cannot start.
     fn status(&self, assessment: &Assessment<'_>, fault: Option<&Fault>) -> Option<Value>;

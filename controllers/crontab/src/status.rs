@@ -35,7 +35,7 @@ pub(crate) fn effects<K: ScheduleResource>(
         effects.extend(transition_events(assessment));
         effects.extend(missed_run_effects(assessment));
     }
-    effects.extend(one_time_events(assessment, fault));
+    effects.extend(one_time_events(object, assessment, fault));
     let old_jobs = assessment.jobs_over_history_limit.iter();
     effects.extend(old_jobs.flat_map(|job| deletion(input, job)));
     effects
@@ -86,13 +86,14 @@ fn missed_run_effects(assessment: &Assessment<'_>) -> Vec<Effect> {
 
 /// Returns events about facts that no status records. The process sends each of them once per
 /// subject.
-fn one_time_events(assessment: &Assessment<'_>, fault: Option<&Fault>) -> Vec<Effect> {
+fn one_time_events<K: ScheduleResource>(object: &K, assessment: &Assessment<'_>, fault: Option<&Fault>) -> Vec<Effect> {
     let input = assessment.input;
     let new_fault = fault.filter(|fault| input.recorded.last_reported != Some((fault.reason, &fault.message)));
     let faults = new_fault.into_iter().chain(&input.desired.warning);
-    let faults = faults.map(|fault| {
+    let faults = faults.flat_map(|fault| {
         let subject = format!("{} {}", input.metadata.generation, fault.message);
-        warning(fault.reason, &fault.message).report_once(subject)
+        let reasons = object.event_reasons(fault).into_iter();
+        reasons.map(move |reason| warning(reason, &fault.message).report_once(&*subject))
     });
     let unexpected = assessment.summary.unexpected.iter().map(|job| {
         let message = format!("Saw a job that the controller did not create or forgot: {}", job.name());

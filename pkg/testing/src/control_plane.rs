@@ -264,6 +264,19 @@ impl ControlPlane {
         self.etcd_api.compact().await.context("failed to compact etcd")
     }
 
+    /// Writes an object into etcd without the apiserver, which would reject an invalid one. `path`
+    /// is the plural of the resource, the namespace and the name.
+    ///
+    /// # Errors
+    /// Returns an error if etcd does not respond.
+    pub async fn store_unchecked(&self, path: &str, object: &serde_json::Value) -> Result<()> {
+        let stored = self
+            .etcd_api
+            .put(&format!("/registry/{path}"), &object.to_string())
+            .await;
+        stored.with_context(|| format!("failed to write {path} into etcd"))
+    }
+
     /// Starts a supervised program with the log `<name>.log` in this control plane's folder.
     /// Another program with the same name appends to the same log.
     ///

@@ -8,6 +8,7 @@ use http::{Method, Request, header};
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
+use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -48,6 +49,13 @@ impl Etcd {
         revision
             .parse()
             .with_context(|| format!("failed to parse etcd's revision {revision:?}"))
+    }
+
+    /// Writes a value.
+    pub(crate) async fn put(&self, key: &str, value: &str) -> Result<()> {
+        let [key, value] = [key, value].map(|text| ByteString(text.into()));
+        let body = json!({"key": key, "value": value});
+        self.call(Method::POST, "/v3/kv/put", Some(body)).await.map(drop)
     }
 
     async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value> {

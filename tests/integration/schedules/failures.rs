@@ -69,6 +69,49 @@ async fn an_invalid_spec_is_reported_by_condition_and_event() -> Result<()> {
     environment.finish().await
 }
 
+/// Writes a CronJob with a schedule that the apiserver rejects, as an earlier apiserver may have
+/// stored it.
+async fn store_bad_schedule(environment: &ScheduleEnvironment, name: &str, suspend: bool) -> Result<()> {
+    let stored = environment.objects(Kind::CronJob).get(name).await?;
+    let mut object = serde_json::to_value(stored)?;
+    object["spec"]["schedule"] = "61 * * * *".into();
+    object["spec"]["suspend"] = suspend.into();
+    let metadata = object["metadata"]
+        .as_object_mut()
+        .context("the object has no metadata")?;
+    // etcd keeps the version.
+    metadata.remove("resourceVersion");
+    let generation = metadata["generation"].as_i64().unwrap_or_default();
+    metadata.insert("generation".to_owned(), (generation + 1).into());
+    let path = format!("cronjobs/{}/{name}", environment.fixture.name());
+    environment.plane.store_unchecked(&path, &object).await
+}
+
+#[tokio::test]
+async fn a_bad_schedule_of_a_cronjob_is_reported_unless_it_is_suspended() -> Result<()> {
+    let environment = ScheduleEnvironment::start().await?;
+    let kind = Kind::CronJob;
+    for name in ["active", "suspended"] {
+        environment.create(kind, name, "@yearly", json!({})).await?;
+    }
+    store_bad_schedule(&environment, "suspended", true).await?;
+    store_bad_schedule(&environment, "active", false).await?;
+    let reasons = ["UnparseableSchedule", "UnParseableCronJobSchedule"];
+    let events = environment.wait_for_events("active", &reasons).await?;
+    for event in events {
+        let note = event.note.unwrap_or_default();
+        ensure!(
+            event.type_.as_deref() == Some("Warning") && note.contains("minute"),
+            "{note}"
+        );
+    }
+    // The controller observed the suspended CronJob before the other one.
+    environment.wait_for_events("suspended", &[]).await?;
+    store_bad_schedule(&environment, "suspended", false).await?;
+    environment.wait_for_events("suspended", &reasons).await?;
+    environment.finish().await
+}
+
 #[tokio::test]
 async fn a_rejected_job_is_reported_and_created_after_a_correction() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;

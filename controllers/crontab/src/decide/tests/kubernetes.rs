@@ -23,15 +23,16 @@ use crate::cronjob::CachedCronJob;
 /// - get: cached objects are not read again. A GET is only for objects that the cache lacks.
 /// - every: a deadline shorter than the period of an `@every` does not prevent the run. In
 ///   Kubernetes this case is commented out, because it fails.
+/// - reasons: a schedule that cannot be parsed is reported under both of Kubernetes' reasons.
 /// - error: the worker retries the failed write, and no status reports an error in the meantime.
 ///
 /// The schedule runs on the hour. It was created at 09:59, or at 08:59 if it has a Job for a time:
 /// finished (`done`) or still active (`run`). With a Job, the recorded last time is `last`, by
 /// default 09:01. Times are on 19 May 2016.
 const SYNC: &str = "
-    never ran, not valid schedule, A          | schedule=bad now=09:59                          | active=0 warn=1 next=- |
-    never ran, not valid schedule, F          | F schedule=bad now=09:59                        | active=0 warn=1 next=- |
-    never ran, not valid schedule, R          | R schedule=bad now=09:59                        | active=0 warn=1 next=- |
+    never ran, not valid schedule, A          | schedule=bad now=09:59                          | active=0 warn=1 next=- | active=0 warn=2 next=- reasons
+    never ran, not valid schedule, F          | F schedule=bad now=09:59                        | active=0 warn=1 next=- | active=0 warn=2 next=- reasons
+    never ran, not valid schedule, R          | R schedule=bad now=09:59                        | active=0 warn=1 next=- | active=0 warn=2 next=- reasons
     never ran, not valid time zone            | zone=bad now=09:59                              | active=0 warn=1 next=- |
     never ran, not time, A                    | now=09:59                                       | active=0 next=1m |
     never ran, not time, F                    | F now=09:59                                     | active=0 next=1m |
@@ -113,7 +114,7 @@ fn cronjob_is_synced_as_in_kubernetes() {
         };
         let (ours, reason) = ours.rsplit_once(' ').unwrap_or((theirs, "equal"));
         assert!(
-            ["equal", "error", "every", "get", "miss", "stored"].contains(&reason),
+            ["equal", "error", "every", "get", "miss", "reasons", "stored"].contains(&reason),
             "{case}: {reason}"
         );
         assert!(

@@ -410,6 +410,7 @@ fn cronjob_events_have_the_messages_of_kubernetes() {
         Warning MissSchedule: Missed scheduled time to start a job: Tue, 10 Mar 2026 10:00:00 +0000
         Warning MissSchedule: Missed scheduled time to start a job: Tue, 10 Mar 2026 12:00:00 +0000
         Warning TooManyMissedTimes: too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew
+        Warning UnParseableCronJobSchedule: unparseable schedule: "61 * * * *" : invalid minute "61": must be from 0 to 59
         Warning UnexpectedJob: Saw a job that the controller did not create or forgot: whose
         Warning UnknownTimeZone: invalid timeZone: "Mars/Olympus": unknown time zone "Mars/Olympus": use a name from the IANA time zone database, such as Europe/Berlin
         Warning UnparseableSchedule: unparseable schedule: "61 * * * *" : invalid minute "61": must be from 0 to 59
