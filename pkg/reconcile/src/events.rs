@@ -19,14 +19,18 @@ use tokio::{
 
 use crate::{EventContent, EventSeverity, Shutdown, Target};
 
-/// How many events may wait. A larger burst is not worth its memory: events are hints, and
+/// How many events may wait. Thousands of schedules may be due in the same minute. A waiting event
+/// takes about half a kilobyte. A larger burst is not worth its memory: events are hints, and
 /// conditions hold the state.
-const WAITING: usize = 2_000;
-/// An event waits until no further event was queued for this long. Events arrive in bursts together
-/// with the work they describe, and that work takes precedence.
+const WAITING: usize = 20_000;
+/// An event waits while events arrive in a burst: at least [`BURST`] of them in this time. The work
+/// that they describe takes precedence.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The maximum time that an event waits for the end of a burst.
-const LONGEST_PATIENCE: Duration = Duration::from_secs(5);
+/// Fewer events than this in a second leave the apiserver time to write them.
+const BURST: usize = 50;
+/// The maximum time that an event waits for the end of a burst. Ten thousand Jobs are created in
+/// less.
+const LONGEST_PATIENCE: Duration = Duration::from_secs(30);
 /// With more waiting events than this, the writer starts at once to make room.
 const CROWD: usize = WAITING / 2;
 /// How many recorders are kept, one per distinct event. A repeated event is merged into a series by
@@ -223,16 +227,16 @@ impl EventWriter {
             let before = self.queue.len();
             sleep_until(next.min(last)).await;
             let (now, waiting) = (Instant::now(), self.queue.len());
-            if waiting == before || waiting > CROWD || now >= last {
+            if waiting - before < BURST || waiting > CROWD || now >= last {
                 return;
             }
             next = now + PATIENCE;
         }
     }
 
-    /// Writes events until `stop` is requested. An event is written when no other event has been
-    /// queued for one second, after five seconds, or when the queue is half full. On `stop`, writes
-    /// all remaining events at once.
+    /// Writes events until `stop` is requested. An event is written when fewer than 50 others
+    /// others have been queued in a second, after 30 seconds, or when the queue is half full. On
+    /// `stop`, writes all remaining events at once.
     pub async fn run(mut self, stop: Shutdown) {
         let mut recorders = Recorders::default();
         loop {
@@ -263,7 +267,66 @@ impl EventWriter {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use kube::client::Body;
+    use portreeve_api::{ObjectKey, Resource};
+    use tokio::{task::JoinSet, time::sleep};
+
     use super::*;
+
+    /// Sends this many events, evenly spread over some seconds, and returns how many were written
+    /// by then, and how many in the following minutes.
+    async fn written(events: u32, seconds: u32) -> (usize, usize) {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&count);
+        let service = tower::service_fn(move |_: http::Request<Body>| {
+            counter.fetch_add(1, Ordering::Relaxed);
+            async {
+                sleep(Duration::from_millis(2)).await;
+                Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(b"{}".to_vec())))
+            }
+        });
+        let client = Client::new(service, "default");
+        let (sender, writer) = Events::channel(client, "replica", &Registry::new()).unwrap();
+        let (stop, mut writing) = (Shutdown::new(), JoinSet::new());
+        writing.spawn(writer.run(stop.clone()));
+        for index in 0..events {
+            let target = Target {
+                resource: Resource::namespaced("batch", "v1", "CronJob", "cronjobs"),
+                key: ObjectKey::namespaced("n", format!("a-{index}").as_str()),
+                uid: "u".into(),
+                version: "1".into(),
+            };
+            sender.send(
+                "test-controller",
+                &target,
+                &EventContent::normal("Created", "Sync", "created"),
+            );
+            sleep(Duration::from_secs(u64::from(seconds)) / events).await;
+        }
+        let during = count.load(Ordering::Relaxed);
+        sleep(Duration::from_mins(5)).await;
+        let all = count.load(Ordering::Relaxed);
+        stop.request();
+        writing.join_all().await;
+        (during, all)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_of_thousands_of_runs_are_written_after_the_burst() {
+        assert_eq!(written(9_000, 18).await, (0, 9_000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_delays_events_for_half_a_minute_and_steady_events_by_a_second() {
+        let (during, all) = written(9_000, 60).await;
+        assert!((1_000..9_000).contains(&during), "{during}");
+        assert_eq!(all, 9_000);
+        let (during, all) = written(1_200, 60).await;
+        assert!((1_150..1_200).contains(&during), "{during}");
+        assert_eq!(all, 1_200);
+    }
 
     #[test]
     fn long_messages_are_truncated_to_the_limit_of_an_event() {
