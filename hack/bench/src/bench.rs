@@ -111,7 +111,7 @@ async fn measure(options: &Options, step: &Step) -> Result<Vec<Value>> {
     }
     let run = Run::start(options, *step).await?;
     match &row.scenario {
-        Scenario::Due => schedules::measure_due(&run).await,
+        Scenario::Due | Scenario::DueAgain => schedules::measure_due(&run).await,
         Scenario::Outage => schedules::measure_outage(&run).await,
         Scenario::Idle | Scenario::Quiet => schedules::measure_idle(&run).await,
         Scenario::Handover | Scenario::Crash => Box::pin(failover::measure(&run)).await,

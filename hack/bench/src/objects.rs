@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn placeholders_are_replaced_and_jobs_are_those_of_their_cronjob() {
-        let job = object("job", &[("name", &"one"), ("uid", &"u-1")]);
+        let job = object("job", &[("job", &"one-run"), ("name", &"one"), ("uid", &"u-1")]);
         assert_eq!(job["metadata"]["name"], "one-run");
         assert_eq!(job["metadata"]["ownerReferences"][0]["uid"], "u-1");
         let template = schedule(CRON_JOB, "one", "@daily");

@@ -2,6 +2,7 @@
 //! none is due: memory and CPU time.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -9,7 +10,7 @@ use futures::{FutureExt, TryStreamExt, stream};
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use kube::Client;
 use portreeve_testing::eventually;
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 use tokio::time::sleep;
 
 use crate::audit::{POLL_INTERVAL, Tail};
@@ -22,11 +23,14 @@ use crate::tables::{Scenario, Subject};
 use crate::usage::Memory;
 
 /// The planned time between the creation of the last schedule and the minute in which all are due.
-const LEAD: SignedDuration = SignedDuration::from_secs(10);
+const LEAD: SignedDuration = SignedDuration::from_secs(20);
 /// The time that is planned for the creation of each schedule.
 const LEAD_PER_SCHEDULE: SignedDuration = SignedDuration::from_millis(20);
 /// The time that must be left when all schedules are created; otherwise the measurement fails.
 const MIN_LEAD: SignedDuration = SignedDuration::from_secs(5);
+/// How long before that minute the earlier run of each schedule was due, in the scenario
+/// `due-again`.
+const PERIOD: SignedDuration = SignedDuration::from_hours(24);
 /// How long after that minute the last Job may be created. kube-controller-manager's default rate
 /// limit delays its requests by minutes.
 const LIMIT: Duration = Duration::from_mins(10);
@@ -43,12 +47,17 @@ pub(crate) async fn measure_due(run: &Run<'_>) -> Result<Vec<Value>> {
     let mut delays = if subject.is_floor() {
         let (due, owners) = create_schedules(run).await?;
         check_lead(due)?;
-        create_jobs(run, due, owners).await?;
+        let jobs = jobs(subject, "run", due, owners);
+        sleep_until(due).await;
+        write_jobs(run, jobs, (subject == Subject::FloorStatus).then_some(due)).await?;
         delays(run, due).await?
     } else {
         let controller = Controller::start(run, None).await?;
         let (due, _) = controller.guard(create_schedules(run)).await?;
         wait_for_probe(&controller, &run.client, kind(subject), "probe").await?;
+        if run.step.row.scenario == Scenario::DueAgain {
+            controller.idle(run).await?;
+        }
         check_lead(due)?;
         controller.guard(delays(run, due)).await?
     };
@@ -63,7 +72,8 @@ pub(crate) async fn measure_due(run: &Run<'_>) -> Result<Vec<Value>> {
     ])
 }
 
-/// Creates the schedules, due in the next minute that leaves enough time.
+/// Creates the schedules, due in the next minute that leaves enough time, and in the scenario
+/// `due-again` a Job of each that is still active.
 async fn create_schedules(run: &Run<'_>) -> Result<(Timestamp, Vec<Created>)> {
     let (kind, count) = (kind(run.step.subject), run.count());
     // The bare client parses no schedule, so it may start at any full second.
@@ -72,7 +82,18 @@ async fn create_schedules(run: &Run<'_>) -> Result<(Timestamp, Vec<Created>)> {
     let due = next_multiple(Timestamp::now(), lead, granularity);
     let daily = daily(due);
     let schedules = (0..count).map(|index| schedule(kind, &format!("schedule-{index:05}"), &daily));
-    Ok((due, create_all(&api(&run.client, kind), schedules).await?))
+    let created = create_all(&api(&run.client, kind), schedules).await?;
+    if run.step.row.scenario == Scenario::DueAgain {
+        let jobs = jobs(run.step.subject, &earlier_suffix(due), due - PERIOD, created.clone());
+        // The controller of CronTabs writes their statuses.
+        write_jobs(run, jobs, (kind == CRON_JOB).then_some(due - PERIOD)).await?;
+    }
+    Ok((due, created))
+}
+
+/// Returns how the names of the Jobs of the earlier runs end.
+fn earlier_suffix(due: Timestamp) -> String {
+    ((due - PERIOD).as_second() / 60).to_string()
 }
 
 /// Returns a schedule that is due at this minute of every day.
@@ -105,26 +126,40 @@ async fn sleep_until(instant: Timestamp) {
     }
 }
 
-/// Creates the Jobs of the schedules when they are due, as a controller does.
-async fn create_jobs(run: &Run<'_>, due: Timestamp, owners: Vec<Created>) -> Result<()> {
-    let (jobs, cronjobs) = &(api(&run.client, JOB), api(&run.client, CRON_JOB));
-    let has_status = run.step.subject == Subject::FloorStatus;
+/// Returns the Jobs of the schedules, as a controller creates them. Their names end with `suffix`.
+fn jobs(subject: Subject, suffix: &str, due: Timestamp, owners: Vec<Created>) -> Vec<(Json, Created)> {
+    let (version, kind) = kind(subject);
     let job = |owner: Created| {
-        let job = object("job", &[("name", &owner.name), ("uid", &owner.uid), ("due", &due)]);
-        Ok((job, owner))
+        let (name, uid, job) = (&owner.name, &owner.uid, format!("{}-{suffix}", owner.name));
+        let job = object(
+            "job",
+            &[
+                ("job", &job),
+                ("name", name),
+                ("uid", uid),
+                ("due", &due),
+                ("version", &version),
+                ("kind", &kind),
+            ],
+        );
+        (job, owner)
     };
-    let work: Vec<_> = owners.into_iter().map(job).collect();
-    let write = |(job, Created { name, uid, version }): (Json, Created)| async move {
-        let job = post(jobs, job).await?.uid;
-        if has_status {
-            let mut status = object("cronjob-status", &[("name", &name), ("job-uid", &job), ("due", &due)]);
-            status["metadata"] = json!({"uid": uid, "resourceVersion": version});
+    owners.into_iter().map(job).collect()
+}
+
+/// Creates Jobs. With `recorded`, writes this `lastScheduleTime` into the status of each CronJob.
+async fn write_jobs(run: &Run<'_>, work: Vec<(Json, Created)>, recorded: Option<Timestamp>) -> Result<()> {
+    let (jobs, cronjobs) = &(api(&run.client, JOB), api(&run.client, CRON_JOB));
+    let write = |(job, Created { name, .. }): (Json, Created)| async move {
+        let job = post(jobs, job).await?;
+        if let Some(due) = recorded {
+            let ids: &[(&str, &dyn Display)] = &[("job", &job.name), ("job-uid", &job.uid), ("due", &due)];
+            let status = object("cronjob-status", ids);
             write_status(cronjobs, &name, &status).await?;
         }
         anyhow::Ok(())
     };
-    sleep_until(due).await;
-    let work = stream::iter(work);
+    let work = stream::iter(work.into_iter().map(Ok));
     work.try_for_each_concurrent(usize::from(run.concurrency()), write)
         .await
 }
@@ -134,13 +169,14 @@ async fn delays(run: &Run<'_>, due: Timestamp) -> Result<Vec<f64>> {
     let log = run.plane.audit_log().context("the control plane has no audit log")?;
     sleep_until(due).await;
     let (mut tail, mut made, started) = (Tail::of(log), BTreeMap::new(), Instant::now());
-    let count = run.count();
+    let (count, earlier) = (run.count(), earlier_suffix(due));
     while made.len() < count {
         let created = made.len();
         ensure!(started.elapsed() < LIMIT, "only {created} of {count} Jobs exist");
         sleep(POLL_INTERVAL).await;
-        let creations = tail.creations()?.into_iter();
-        made.extend(creations.map(|creation| (creation.job, creation.at)));
+        let mut creations = tail.creations()?;
+        creations.retain(|creation| !creation.job.ends_with(&earlier));
+        made.extend(creations.into_iter().map(|creation| (creation.job, creation.at)));
     }
     ensure!(made.len() == count, "there are more Jobs than schedules");
     let delay = |(job, at): (String, Timestamp)| {

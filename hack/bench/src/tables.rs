@@ -132,6 +132,7 @@ pub(crate) struct Row {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Scenario {
     Due,
+    DueAgain,
     Outage,
     Idle,
     Quiet,
