@@ -212,6 +212,8 @@ impl Storm {
         }
         let most = per_second.iter().max().copied().unwrap_or_default();
         println!("{} writes in {seconds} s, at most {most} in one second", writes.len());
+        let course: Vec<usize> = per_second.chunks(10).map(|chunk| chunk.iter().sum()).collect();
+        println!("writes in each 10 s: {course:?}");
         let allowed = size.writes_per_second * seconds;
         ensure!(
             writes.len() <= allowed,
