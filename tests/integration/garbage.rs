@@ -23,6 +23,7 @@ mod processes;
 mod recovery;
 mod references;
 mod restore;
+mod retries;
 mod shared;
 mod specs;
 mod test_crd;

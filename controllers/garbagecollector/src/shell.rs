@@ -23,6 +23,7 @@ mod orphaned_owners;
 mod orphans;
 mod pages;
 mod patches;
+mod queued_object;
 mod read_gates;
 mod removed_kinds;
 mod requests;
@@ -70,6 +71,7 @@ use self::{
     metrics::Metrics,
     monitors::Monitors,
     orphaned_owners::OrphanRecord,
+    queued_object::QueuedObject,
     read_gates::ReadGates,
     removed_kinds::RemovedKinds,
     requests::{RequestError, Writer},
@@ -106,8 +108,8 @@ pub(crate) struct CollectorContext {
     outage: Outage,
     events: Events,
     graph: Mutex<Graph>,
-    attempts: Queue<Uid>,
-    orphans: Queue<Uid>,
+    attempts: Queue<QueuedObject>,
+    orphans: Queue<QueuedObject>,
     changes: UnqueuedWork,
     /// Whether workers run. Until then nothing is queued, because a replica that becomes active
     /// scans the whole graph.
@@ -144,7 +146,7 @@ impl Collector {
     pub(crate) fn build(inputs: &Context<'_>, settings: Settings) -> Result<Registrations, BuildError> {
         let (name, shared) = (inputs.name, inputs.shared);
         let budget = shared.retry_budget.split(2);
-        let queue = |queue| Queue::with_retry_budget(queue, &shared.queues, budget, |_| 0);
+        let queue = |queue| Queue::with_retry_budget(queue, &shared.queues, budget, QueuedObject::flow);
         let watches = inputs.informers.shared_watches();
         let (discovery, served) = Discovery::start(inputs.client.clone(), &watches);
         let lease = inputs.lease.as_ref();
@@ -258,9 +260,11 @@ impl CollectorContext {
     fn queue_health_checkers(self: &Arc<Self>) -> [QueueHealthChecker; 2] {
         [(ATTEMPTS, &self.attempts), (ORPHANS, &self.orphans)].map(|(name, queue)| {
             let weak = Arc::downgrade(self);
-            let tell = move |uid: &Uid| {
+            let tell = move |object: &QueuedObject| {
                 // `try_lock`, because the item that is stuck may hold the graph's lock.
-                let named = weak.upgrade().and_then(|ctx| Some(ctx.graph.try_lock()?.name(*uid)));
+                let named = weak
+                    .upgrade()
+                    .and_then(|ctx| Some(ctx.graph.try_lock()?.name(object.uid)));
                 named.unwrap_or_else(|| "(the graph is busy)".to_owned())
             };
             QueueHealthChecker::of(self.name, name, queue.clone(), tell)
@@ -357,7 +361,7 @@ impl CollectorContext {
         if self.active.load(Ordering::Relaxed) {
             let unknown = self.failures.lock().take_unknown();
             for uid in unknown {
-                self.attempts.add(uid, Lane::Routine);
+                self.add(&self.attempts, uid, Lane::Routine);
             }
         }
     }
@@ -376,7 +380,7 @@ impl CollectorContext {
 
 /// Waits for a turn. Reports progress whenever another holder makes progress, so that the waiting
 /// item is not considered stuck.
-async fn wait_with_progress<T>(turn: impl Future<Output = T>, moved: &Notify, work: &Work<Uid>) -> T {
+async fn wait_with_progress<T>(turn: impl Future<Output = T>, moved: &Notify, work: &Work<QueuedObject>) -> T {
     let mut turn = pin!(turn);
     loop {
         tokio::select! {

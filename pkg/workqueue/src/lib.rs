@@ -71,6 +71,9 @@ impl<K: Key> Queue<K> {
     /// Like [`Queue::new`], with a limit of retries. If retries have to wait for the budget, the
     /// flows that `flow_of` returns take turns, so that the failing keys of one flow do not delay
     /// the retries of another.
+    ///
+    /// Equal keys may have different flows. While a key is in the queue, its flow is that of the
+    /// key that was added first.
     pub fn with_retry_budget(
         name: &'static str,
         metrics: &Metrics,

@@ -216,6 +216,13 @@ impl Graph {
         self.last_namespace
     }
 
+    /// Returns a number that the objects of one namespace have in common; 0 for an unknown object
+    /// and one without a namespace. A virtual node counts as in the namespace of its first
+    /// dependent. The number is valid until the last object of the namespace is gone.
+    pub fn namespace_number(&self, uid: Uid) -> u32 {
+        self.find(uid).map_or(NONE, |id| self.nodes[id].namespace)
+    }
+
     fn is_namespace(&self, number: u32, namespace: Option<&str>) -> bool {
         match namespace {
             None => number == NONE,

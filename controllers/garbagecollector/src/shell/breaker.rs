@@ -129,7 +129,7 @@ impl Breaker {
         } else {
             // Deletions have been resumed meanwhile.
             drop(state);
-            ctx.attempts.add(uid, Lane::Routine);
+            ctx.add(&ctx.attempts, uid, Lane::Routine);
         }
     }
 
@@ -272,7 +272,7 @@ fn clear(ctx: &CollectorContext, mut state: MutexGuard<'_, State>) {
     drop(state);
     tracing::info!(objects = parked.len(), "resuming deletions, the annotation was removed");
     for uid in parked {
-        ctx.attempts.add(uid, Lane::Routine);
+        ctx.add(&ctx.attempts, uid, Lane::Routine);
     }
 }
 

@@ -21,6 +21,7 @@ use tokio::{
 
 use super::{
     CollectorContext,
+    queued_object::QueuedObject,
     requests::{self, RequestError},
     wait_with_progress,
 };
@@ -64,7 +65,7 @@ struct DependentScan {
 
 impl DependentScan {
     /// Waits until no other worker runs this scan.
-    async fn turn(&self, work: &Work<Uid>) -> MutexGuard<'_, ScanResults> {
+    async fn turn(&self, work: &Work<QueuedObject>) -> MutexGuard<'_, ScanResults> {
         wait_with_progress(self.results.lock(), &self.pages, work).await
     }
 }
@@ -129,8 +130,12 @@ impl DependentScans {
 impl CollectorContext {
     /// Returns the dependents of an owner. Uses lists of every collectable resource that all began
     /// after the owner was registered.
-    pub(super) async fn scan_dependents(&self, work: &Work<Uid>, owner: &Identity) -> Result<Scan, RequestError> {
-        let since = self.dependent_scans.enlist(*work.key(), owner);
+    pub(super) async fn scan_dependents(
+        &self,
+        work: &Work<QueuedObject>,
+        owner: &Identity,
+    ) -> Result<Scan, RequestError> {
+        let since = self.dependent_scans.enlist(work.key().uid, owner);
         let scan = self.dependent_scans.scan_of(&owner.namespace);
         let mut results = scan.turn(work).await;
         let page = || {

@@ -24,10 +24,10 @@ impl CollectorContext {
         let is_active = self.active.load(Ordering::Relaxed);
         if is_active {
             for uid in follow_ups.attempt.drain(..) {
-                self.attempts.add(uid, Lane::Urgent);
+                self.add(&self.attempts, uid, Lane::Urgent);
             }
             for uid in follow_ups.orphan.drain(..) {
-                self.orphans.add(uid, Lane::Urgent);
+                self.add(&self.orphans, uid, Lane::Urgent);
             }
             for invalid in follow_ups.invalid.drain(..) {
                 self.report_invalid(&invalid);

@@ -12,7 +12,7 @@ use std::{
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 use portreeve_api::{Resource, Scope};
-use portreeve_garbagecollector_graph::{ListedDependent, PartialObject, ScanRequest, ScanResult, Uid};
+use portreeve_garbagecollector_graph::{ListedDependent, PartialObject, ScanRequest, ScanResult};
 use portreeve_workqueue::Work;
 use tokio::{sync::Notify, time::Instant};
 
@@ -20,6 +20,7 @@ use super::{
     CollectorContext,
     dependent_scan::LISTS,
     monitors::resource_name,
+    queued_object::QueuedObject,
     requests::{self, RequestError},
     wait_with_progress,
 };
@@ -64,7 +65,7 @@ impl CollectorContext {
     /// error if a resource cannot be listed and the owner has to wait for it.
     pub(super) async fn scan_foreground(
         &self,
-        work: &Work<Uid>,
+        work: &Work<QueuedObject>,
         request: &ScanRequest,
     ) -> Result<ScanResult, RequestError> {
         let owner = &request.owner;
@@ -79,7 +80,7 @@ impl CollectorContext {
             scan.pages.notify_waiters();
         };
         let unlisted = self.list_for(&mut lists, request, resources, &page).await;
-        if let Some(failure) = self.awaited_failure((*work.key(), false), &unlisted) {
+        if let Some(failure) = self.awaited_failure((work.key().uid, false), &unlisted) {
             return Err(failure);
         }
         if !unlisted.is_empty() {

@@ -207,7 +207,7 @@ impl CollectorContext {
     fn continue_owners(&self, owners: HashSet<Waiting>) {
         for (uid, orphaning) in owners {
             let queue = if orphaning { &self.orphans } else { &self.attempts };
-            queue.add(uid, Lane::Urgent);
+            self.add(queue, uid, Lane::Urgent);
         }
     }
 }

@@ -25,6 +25,7 @@ use super::{
     key_of,
     monitors::resource_name,
     patches,
+    queued_object::QueuedObject,
     requests::{self, RequestError},
     wait_with_progress,
 };
@@ -40,7 +41,7 @@ type ReleaseFailures = HashMap<Option<String>, RequestError>;
 /// requested; the next leader starts it again.
 pub(super) async fn run(ctx: Arc<CollectorContext>, stop: Shutdown) {
     while let Some(work) = ctx.orphans.take().await {
-        let uid = *work.key();
+        let uid = work.key().uid;
         let ended = tokio::select! {
             ended = ctx.orphan(&work) => ended,
             () = stop.requested() => return,
@@ -82,8 +83,8 @@ fn describe(owner: &Identity, dependents: usize, missing: &BTreeSet<Box<str>>) -
 }
 
 impl CollectorContext {
-    async fn orphan(&self, work: &Work<Uid>) -> Result<(), RequestError> {
-        let uid = *work.key();
+    async fn orphan(&self, work: &Work<QueuedObject>) -> Result<(), RequestError> {
+        let uid = work.key().uid;
         let Some(Orphaning { owner, dependents }) = self.graph.lock().orphaning(uid) else {
             self.dependent_scans.release(uid);
             return Ok(());
@@ -165,7 +166,7 @@ impl CollectorContext {
 
     async fn release_all(
         &self,
-        work: &Work<Uid>,
+        work: &Work<QueuedObject>,
         owner: &Identity,
         dependents: Vec<(Identity, ReferencePositions)>,
     ) -> ReleaseFailures {
@@ -197,7 +198,7 @@ impl CollectorContext {
     /// Removes the references to the owner from one dependent.
     async fn release(
         &self,
-        work: &Work<Uid>,
+        work: &Work<QueuedObject>,
         owner: &Identity,
         item: Identity,
         mut references: ReferencePositions,

@@ -1,7 +1,7 @@
 //! Workers: each takes one object after another, sends the requests that are needed to decide, and
 //! carries out the decision.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use portreeve_api::Resource;
 use portreeve_client::ApiErrorKind;
@@ -11,6 +11,7 @@ use portreeve_garbagecollector_graph::{
 };
 use portreeve_reconcile::EventContent;
 use portreeve_workqueue::{Outcome, Work};
+use tokio::time::Instant;
 
 use super::{
     CollectorContext,
@@ -18,6 +19,7 @@ use super::{
     key_of,
     monitors::resource_name,
     patches,
+    queued_object::QueuedObject,
     requests::{self, RequestError},
 };
 
@@ -26,6 +28,10 @@ const CONFLICTS: u32 = 10;
 /// The maximum number of steps of an attempt, far above the number of references that an object can
 /// hold.
 const STEPS: u32 = 10_000;
+/// After which time an object is processed again if its owner's kind is not served. The main
+/// trigger is a change of the served resources. This interval limits how long the failure of an
+/// object is remembered that has left the graph.
+const UNSERVED_INTERVAL: Duration = Duration::from_mins(5);
 
 /// Processes objects until the queue is closed.
 pub(super) async fn run(ctx: Arc<CollectorContext>) {
@@ -48,8 +54,8 @@ enum End {
 impl CollectorContext {
     /// Runs one attempt to process one object. Ends its probe of a resource unless the attempt
     /// needs that resource again.
-    async fn attempt(&self, work: &Work<Uid>) -> Outcome {
-        let uid = *work.key();
+    async fn attempt(&self, work: &Work<QueuedObject>) -> Outcome {
+        let uid = work.key().uid;
         let mut unknown = Vec::new();
         let outcome = self.attempt_with(work, &mut unknown).await;
         let needed: Vec<_> = unknown.iter().filter_map(|identity| self.resource(identity)).collect();
@@ -63,8 +69,8 @@ impl CollectorContext {
     }
 
     /// Runs one attempt. Adds the objects that it could not read to `unknown`.
-    async fn attempt_with(&self, work: &Work<Uid>, unknown: &mut Vec<Identity>) -> Outcome {
-        let uid = *work.key();
+    async fn attempt_with(&self, work: &Work<QueuedObject>, unknown: &mut Vec<Identity>) -> Outcome {
+        let uid = work.key().uid;
         let mut attempt = Attempt::new(uid);
         let mut conflicts = 0;
         for _ in 0..STEPS {
@@ -171,7 +177,7 @@ impl CollectorContext {
                     )
                 };
                 if !unknown.is_empty() && unknown.iter().all(waits) {
-                    return Outcome::Forget;
+                    return Outcome::At(Instant::now() + UNSERVED_INTERVAL);
                 }
                 // While no request succeeds, this read has failed for the same reason.
                 if self.outage.is_failing() {
@@ -198,8 +204,8 @@ impl CollectorContext {
         failure.outcome(&self.outage)
     }
 
-    fn later(&self, work: &Work<Uid>, intent: &Intent, failure: &RequestError) -> Outcome {
-        let uid = *work.key();
+    fn later(&self, work: &Work<QueuedObject>, intent: &Intent, failure: &RequestError) -> Outcome {
+        let uid = work.key().uid;
         let message = failure.to_string();
         tracing::debug!(item = %intent.item(), reason = message, "retrying failed attempt");
         if self.failed((uid, false), message.clone(), false) {

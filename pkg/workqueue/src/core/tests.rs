@@ -2,6 +2,7 @@
 //! the result is not checked.
 
 mod delays;
+mod flows;
 mod retries;
 
 use std::time::Duration;
