@@ -57,7 +57,7 @@ async fn lose_access(status: StatusCode, reason: &str) -> Result<()> {
     let dynamic_client = DynamicClient::new(&plane, "unreadable").await?;
     let owner = create_objects(&dynamic_client).await?;
     let daemon = Daemon::start_as(&plane, &kubeconfig, "collector", &[CONTROLLER]).await?;
-    wait_for_nodes(&daemon, "observed").await?;
+    wait_for_nodes(&daemon, "observed", &dynamic_client).await?;
 
     // The collector loses the watch. No decision depends on any of the objects.
     let reads = proxy.count(Matcher::objects().method("GET").resource("secrets"));
@@ -68,8 +68,7 @@ async fn lose_access(status: StatusCode, reason: &str) -> Result<()> {
     rejected(Matcher::watches());
     rejected(Matcher::lists());
     proxy.reset();
-    wait_for_nodes(&daemon, "virtual").await?;
-    dynamic_client.catch_up().await?;
+    wait_for_nodes(&daemon, "virtual", &dynamic_client).await?;
     let without_decision = reads.matched();
 
     // Now every object is to be deleted, and none can be read.
@@ -128,13 +127,15 @@ async fn create_objects(dynamic_client: &DynamicClient) -> Result<DynamicObject>
     Ok(owner)
 }
 
-/// Waits until the graph has all objects in this state.
-async fn wait_for_nodes(daemon: &Daemon, state: &str) -> Result<()> {
+/// Waits until the graph has all objects in this state, and the collector has processed them. Its
+/// workers start only when every resource is synced.
+async fn wait_for_nodes(daemon: &Daemon, state: &str, dynamic_client: &DynamicClient) -> Result<()> {
     eventually(limit(), &format!("{state} nodes"), || async {
         let labels = ["gvr=\"secrets.v1\"", &format!("state=\"{state}\"")];
         let nodes = daemon.admin.metrics().await?.sum("gc_graph_nodes", &labels);
         ensure!(nodes >= f64::from(objects()), "{nodes} nodes");
         anyhow::Ok(())
     })
-    .await
+    .await?;
+    dynamic_client.catch_up().await
 }
