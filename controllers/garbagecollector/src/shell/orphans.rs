@@ -33,7 +33,7 @@ use super::{
 /// How often a dependent is read again immediately after a conflict.
 const CONFLICTS: u32 = 10;
 
-/// The failures to release dependents, one per resource. `None` stands for kinds that are not
+/// The failures to release dependents, one per resource. `None` represents all kinds that are not
 /// served.
 type ReleaseFailures = HashMap<Option<String>, RequestError>;
 
