@@ -54,6 +54,7 @@ async fn a_clock_set_back_starts_no_run_twice() -> Result<()> {
         let created = environment
             .create(kind, name, "* * * * *", json!({"successfulJobsHistoryLimit": 0}))
             .await?;
+        environment.wait_until_reconciled(kind, name).await?;
         let first = next_minute(created, 1) + minutes(30);
         environment.clock.set(first);
         let time = format!("{first:.0}");
