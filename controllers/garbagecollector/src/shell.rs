@@ -17,6 +17,7 @@ mod foreground_scan;
 mod graph_sink;
 mod lease_annotations;
 mod list_failures;
+mod lists;
 mod metrics;
 mod monitors;
 mod orphaned_owners;

@@ -29,19 +29,24 @@ pub(super) fn owned(deployment: &Deployment) -> Value {
     })
 }
 
+/// Returns the ownerReference from a Deployment to its Foo.
+pub(super) fn reference(foo: &impl ResourceExt) -> Value {
+    json!({
+        "apiVersion": "samplecontroller.k8s.io/v1alpha1",
+        "kind": "Foo",
+        "name": foo.name_any(),
+        "uid": foo.uid(),
+        "controller": true,
+        "blockOwnerDeletion": true,
+    })
+}
+
 /// Returns the values that these fields have for a Foo.
 pub(super) fn desired(foo: &Foo) -> Value {
     let labels = json!({"app": "nginx", "controller": foo.name_any()});
     json!({
         "labels": labels,
-        "ownerReferences": [{
-            "apiVersion": "samplecontroller.k8s.io/v1alpha1",
-            "kind": "Foo",
-            "name": foo.name_any(),
-            "uid": foo.uid(),
-            "controller": true,
-            "blockOwnerDeletion": true,
-        }],
+        "ownerReferences": [reference(foo)],
         "replicas": foo.spec.replicas,
         "selector": {"matchLabels": labels},
         "templateLabels": labels,

@@ -12,7 +12,7 @@ use portreeve_api::{Foo, conditions::ConditionStatus};
 use portreeve_testing::{ControlPlane, eventually};
 use serde_json::{Value, json};
 
-use super::deployment::{desired, owned};
+use super::deployment::{desired, owned, reference};
 use crate::fixtures::{
     LIMIT,
     daemon::Daemon,
@@ -63,14 +63,7 @@ fn sample_deployment(foo: &DynamicObject, name: &str, image: &str) -> Value {
     json!({
         "metadata": {
             "name": name,
-            "ownerReferences": [{
-                "apiVersion": "samplecontroller.k8s.io/v1alpha1",
-                "kind": "Foo",
-                "name": foo.name_any(),
-                "uid": foo.uid(),
-                "controller": true,
-                "blockOwnerDeletion": true,
-            }],
+            "ownerReferences": [reference(foo)],
         },
         "spec": {
             "replicas": foo.data["spec"]["replicas"],

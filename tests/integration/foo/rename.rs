@@ -1,21 +1,15 @@
 //! Tests of Foos that ask for another Deployment name.
 
 use anyhow::{Context, Result, ensure};
-use futures::StreamExt;
-use kube::{
-    ResourceExt,
-    api::{ListParams, WatchEvent, WatchParams},
-};
+use kube::{ResourceExt, api::ListParams};
 use portreeve_api::{
     Foo,
     conditions::{self, Condition, ConditionStatus},
 };
 use serde_json::json;
-use tokio::time::timeout;
 
 use super::deployment::{desired, owned};
 use crate::fixtures::{
-    LIMIT,
     namespace::{NamespaceFixture, in_time},
     shared_daemon::fixture,
 };
@@ -98,10 +92,7 @@ async fn without_a_deployment_controller_the_old_deployment_stays_and_the_status
     let (_, old) = fixture.ready_foo("web", 2).await?;
     rename(&fixture, "web", "shop").await?;
     let foo = wait_for_renaming(&fixture, "web", ConditionStatus::True, "DeploymentNotObserved").await?;
-    let from = foo.resource_version().context("the Foo has no resourceVersion")?;
-    let only = WatchParams::default().fields("metadata.name=web");
-    let foos = fixture.foos();
-    let mut changes = foos.watch(&only, &from).await?.boxed();
+    let mut changes = fixture.watch_foo(&foo).await?;
     for number in 0..5 {
         let touch = json!({"metadata": {"labels": {"touched": number.to_string()}}});
         fixture.merge_deployment("shop", touch.clone()).await?;
@@ -112,12 +103,7 @@ async fn without_a_deployment_controller_the_old_deployment_stays_and_the_status
     let kept = fixture.deployments().get("web").await?;
     ensure!(kept.uid() == old.uid(), "{kept:?}");
     fixture.delete_deployment("web").await?;
-    let change = timeout(LIMIT, changes.next())
-        .await
-        .context("timed out waiting for a change of the Foo")?;
-    let Some(Ok(WatchEvent::Modified(later))) = change else {
-        anyhow::bail!("{change:?}");
-    };
+    let later = changes.next().await?;
     let found = renaming(&later).map(|renaming| (renaming.status, &*renaming.reason));
     ensure!(
         found == Some((ConditionStatus::False, "Renamed")),

@@ -1,17 +1,14 @@
 //! Tests of the status of a Foo and of its events.
 
 use anyhow::{Context, Result, ensure};
-use futures::StreamExt;
 use kube::{
     ResourceExt,
-    api::{ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
+    api::{ListParams, Patch, PatchParams, PostParams},
 };
 use portreeve_api::conditions::{self, ConditionStatus};
 use serde_json::json;
-use tokio::time::timeout;
 
 use crate::fixtures::{
-    LIMIT,
     namespace::{in_time, replicas},
     shared_daemon::fixture,
 };
@@ -140,10 +137,7 @@ async fn the_synced_event_is_sent_once_for_repeated_reconciles() -> Result<()> {
 async fn the_status_is_written_only_when_it_changes() -> Result<()> {
     let fixture = fixture("quiet").await?;
     let (foo, _) = fixture.ready_foo("web", 2).await?;
-    let from = foo.resource_version().context("the Foo has no resourceVersion")?;
-    let only = WatchParams::default().fields("metadata.name=web");
-    let foos = fixture.foos();
-    let mut changes = foos.watch(&only, &from).await?.boxed();
+    let mut changes = fixture.watch_foo(&foo).await?;
     for number in 0..5 {
         let touch = json!({"metadata": {"labels": {"touched": number.to_string()}}});
         fixture.merge_deployment("web", touch).await?;
@@ -156,12 +150,7 @@ async fn the_status_is_written_only_when_it_changes() -> Result<()> {
     }
     // This changes the status. The watch must deliver no earlier change of the Foo.
     fixture.set_available("web", 2).await?;
-    let change = timeout(LIMIT, changes.next())
-        .await
-        .context("timed out waiting for a change of the Foo")?;
-    let Some(Ok(WatchEvent::Modified(later))) = change else {
-        anyhow::bail!("{change:?}");
-    };
+    let later = changes.next().await?;
     let status = later.status.context("the Foo has no status")?;
     ensure!(
         status.available_replicas == 2,

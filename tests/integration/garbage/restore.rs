@@ -3,6 +3,7 @@
 use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context, Result, ensure};
+use kube::core::DynamicObject;
 use portreeve_testing::{ControlPlane, FaultProxy, Matcher, Repeat};
 use serde_json::json;
 
@@ -21,11 +22,7 @@ async fn objects_from_a_restored_etcd_are_not_collected() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let dynamic_client = DynamicClient::new(&plane, "gc-restored").await?;
     let mut expected_objects = ExpectedObjects::default();
-    let owner = expected_objects
-        .create_one(&dynamic_client, config_map("owner"))
-        .await?;
-    let children = (0..20).map(|number| secret(&format!("child-{number}")).owned_by(&owner));
-    let children = expected_objects.create(&dynamic_client, children).await?;
+    let (owner, children) = create_family(&dynamic_client, &mut expected_objects).await?;
     back_up(&plane).await?;
 
     let collector = Collector::start(&plane, &[]).await?;
@@ -53,11 +50,7 @@ async fn children_that_are_left_when_their_owner_is_restored_are_not_collected()
     let plane = ControlPlane::start().await?;
     let dynamic_client = DynamicClient::new(&plane, "gc-half-restored").await?;
     let mut expected_objects = ExpectedObjects::default();
-    let owner = expected_objects
-        .create_one(&dynamic_client, config_map("owner"))
-        .await?;
-    let children = (0..20).map(|number| secret(&format!("child-{number}")).owned_by(&owner));
-    let children = expected_objects.create(&dynamic_client, children).await?;
+    let (owner, children) = create_family(&dynamic_client, &mut expected_objects).await?;
     let unrelated = expected_objects
         .create_one(&dynamic_client, config_map("unrelated"))
         .await?;
@@ -94,6 +87,17 @@ async fn children_that_are_left_when_their_owner_is_restored_are_not_collected()
         dynamic_client.wait_until_gone(child).await?;
     }
     Ok(())
+}
+
+/// Creates an owner and its 20 children.
+async fn create_family(
+    dynamic_client: &DynamicClient,
+    expected_objects: &mut ExpectedObjects,
+) -> Result<(DynamicObject, Vec<DynamicObject>)> {
+    let owner = expected_objects.create_one(dynamic_client, config_map("owner")).await?;
+    let children = (0..20).map(|number| secret(&format!("child-{number}")).owned_by(&owner));
+    let children = expected_objects.create(dynamic_client, children).await?;
+    Ok((owner, children))
 }
 
 /// Copies the data of etcd.

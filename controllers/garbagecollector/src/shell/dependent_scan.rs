@@ -9,9 +9,8 @@ use std::{
     sync::Arc,
 };
 
-use futures::{StreamExt, stream};
 use parking_lot::Mutex;
-use portreeve_api::{Resource, Scope};
+use portreeve_api::Resource;
 use portreeve_garbagecollector_graph::{Identity, PartialObject, Reference, ReferencePositions, Uid};
 use portreeve_workqueue::Work;
 use tokio::{
@@ -20,14 +19,8 @@ use tokio::{
 };
 
 use super::{
-    CollectorContext,
-    queued_object::QueuedObject,
-    requests::{self, RequestError},
-    wait_with_progress,
+    CollectorContext, lists::await_lists, queued_object::QueuedObject, requests::RequestError, wait_with_progress,
 };
-
-/// The number of resources that are listed at once.
-pub(super) const LISTS: usize = 10;
 
 /// The result of a scan for one owner.
 pub(super) struct Scan {
@@ -162,16 +155,7 @@ impl CollectorContext {
         since: Instant,
         page: &(dyn Fn() + Sync),
     ) -> Result<HashMap<Resource, RequestError>, RequestError> {
-        let states = self.watched.borrow().clone();
-        if states.is_empty() {
-            // Discovery has not answered yet, so the dependents may be of any resource.
-            return Err(RequestError::other("the collector does not watch any resource yet"));
-        }
-        let watched: HashSet<_> = states
-            .iter()
-            .map(|state| state.resource.clone())
-            .filter(|resource| namespace.is_none() || resource.scope == Scope::Namespaced)
-            .collect();
+        let watched: HashSet<_> = self.resources_to_list(namespace, |_| true)?.into_iter().collect();
         results
             .0
             .retain(|resource, listed| watched.contains(resource) && listed.began >= since);
@@ -180,34 +164,22 @@ impl CollectorContext {
             .filter(|resource| !results.0.contains_key(resource))
             .collect();
         let lists = missing.into_iter().map(|resource| async move {
-            let began = Instant::now();
-            if let Some(failure) = self.list_failures.recent(&resource, began) {
-                return (resource, Err(failure));
-            }
-            let found = self.list_dependents(resource.clone(), namespace, page).await;
-            let found = self.report_list(&resource, found);
-            (resource, found.map(|found| Listed { began, found }))
+            let listed = self.list_dependents(&resource, namespace, page).await;
+            (resource, listed)
         });
-        let mut lists = stream::iter(lists).buffer_unordered(LISTS);
-        let mut unlisted = HashMap::new();
-        while let Some((resource, listed)) = lists.next().await {
-            match listed {
-                Ok(listed) => drop(results.0.insert(resource, listed)),
-                Err(failure) => drop(unlisted.insert(resource, failure)),
-            }
-        }
-        Ok(unlisted)
+        Ok(await_lists(lists, &mut results.0).await)
     }
 
+    /// Lists a resource. Keeps the dependents of owners that wait for a scan.
     async fn list_dependents(
         &self,
-        resource: Resource,
+        resource: &Resource,
         namespace: Option<&str>,
         page: &(dyn Fn() + Sync),
-    ) -> Result<Vec<(Box<str>, (Identity, ReferencePositions))>, RequestError> {
+    ) -> Result<Listed, RequestError> {
+        let began = Instant::now();
         let mut found = Vec::new();
         let take = |items: Vec<PartialObject>| {
-            page();
             for PartialObject { metadata } in items {
                 for owner in self.dependent_scans.awaited(&metadata.owner_references) {
                     let identity = Identity {
@@ -222,10 +194,7 @@ impl CollectorContext {
                 }
             }
         };
-        let listed = requests::list_all(&self.client, &resource, namespace, take).await;
-        // A page that fails takes time too, so report it as progress.
-        page();
-        listed.map_err(|failure| failure.in_list_of(&resource))?;
-        Ok(found)
+        self.list_resource(resource, namespace, page, take).await?;
+        Ok(Listed { began, found })
     }
 }

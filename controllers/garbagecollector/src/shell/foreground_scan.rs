@@ -9,19 +9,14 @@ use std::{
     sync::Arc,
 };
 
-use futures::{StreamExt, stream};
 use parking_lot::Mutex;
-use portreeve_api::{Resource, Scope};
+use portreeve_api::Resource;
 use portreeve_garbagecollector_graph::{ListedDependent, PartialObject, ScanRequest, ScanResult};
 use portreeve_workqueue::Work;
-use tokio::{sync::Notify, time::Instant};
+use tokio::sync::Notify;
 
 use super::{
-    CollectorContext,
-    dependent_scan::LISTS,
-    monitors::resource_name,
-    queued_object::QueuedObject,
-    requests::{self, RequestError},
+    CollectorContext, lists::await_lists, monitors::resource_name, queued_object::QueuedObject, requests::RequestError,
     wait_with_progress,
 };
 
@@ -114,19 +109,9 @@ impl CollectorContext {
             let known = kinds.filter_map(|(api_version, kind)| served?.lookup(api_version, kind));
             known.map(resource_name).collect()
         };
-        let states = self.watched.borrow();
-        if states.is_empty() {
-            // Discovery has not answered yet, so the dependents may be of any resource.
-            return Err(RequestError::other("the collector does not watch any resource yet"));
-        }
-        let listed = states
-            .iter()
-            .filter(|state| !state.is_synced() || known.contains(&resource_name(&state.resource)));
-        let listed = listed.map(|state| state.resource.clone());
-        let is_namespaced = request.owner.namespace.is_some();
-        Ok(listed
-            .filter(|resource| !is_namespaced || resource.scope == Scope::Namespaced)
-            .collect())
+        self.resources_to_list(request.owner.namespace.as_deref(), |state| {
+            !state.is_synced() || known.contains(&resource_name(&state.resource))
+        })
     }
 
     /// Lists those of the resources whose last list began before the owner waited. Returns those
@@ -147,15 +132,7 @@ impl CollectorContext {
             let listed = self.list_blocking(&resource, request, page).await;
             (resource, listed)
         });
-        let mut requests = stream::iter(requests).buffer_unordered(LISTS);
-        let mut unlisted = HashMap::new();
-        while let Some((resource, listed)) = requests.next().await {
-            match listed {
-                Ok(listed) => drop(lists.insert(resource, listed)),
-                Err(failure) => drop(unlisted.insert(resource, failure)),
-            }
-        }
-        unlisted
+        await_lists(requests, lists).await
     }
 
     /// Lists a resource in the owner's namespace. Keeps the dependents that block a waiting owner
@@ -166,24 +143,18 @@ impl CollectorContext {
         request: &ScanRequest,
         page: &(dyn Fn() + Sync),
     ) -> Result<Listed, RequestError> {
-        if let Some(failure) = self.list_failures.recent(resource, Instant::now()) {
-            return Err(failure);
-        }
         let owner = &request.owner;
         let began = self.graph.lock().next_moment();
         let mut found = Vec::new();
         let take = |items: Vec<PartialObject>| {
-            page();
             let graph = self.graph.lock();
             for seen in items {
                 let owners = graph.unknown_blocked_owners(&seen, &owner.uid);
                 found.extend(owners.into_iter().map(|owner| (owner, seen.clone())));
             }
         };
-        let listed = requests::list_all(&self.client, resource, owner.namespace.as_deref(), take).await;
-        // A page that fails takes time too, so report it as progress.
-        page();
-        self.report_list(resource, listed.map_err(|failure| failure.in_list_of(resource)))?;
+        self.list_resource(resource, owner.namespace.as_deref(), page, take)
+            .await?;
         Ok(Listed { began, found })
     }
 }
