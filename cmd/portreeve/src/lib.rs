@@ -257,6 +257,8 @@ fn daemon(config: Config, known: &'static [Descriptor], log: &mut Option<WorkerG
     // threads costs more than a second thread saves.
     let worker_runtime = runtime::Builder::new_multi_thread()
         .worker_threads(1)
+        // Files are compared every few seconds. Threads that wait for the next time take memory.
+        .thread_keep_alive(Duration::from_millis(100))
         .enable_all()
         .build()
         .map_err(system("the worker runtime"))?;
