@@ -5,6 +5,7 @@
 //! cluster. Tests that need no special cluster or collector share one of each (`shared`) and use a
 //! namespace each. The others have a control plane of their own.
 
+mod aggregated;
 mod breaker;
 mod cascades;
 mod collector;

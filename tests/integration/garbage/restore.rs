@@ -4,7 +4,7 @@ use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use kube::core::DynamicObject;
-use portreeve_testing::{ControlPlane, FaultProxy, Matcher, Repeat};
+use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Repeat, eventually};
 use serde_json::json;
 
 use super::collector::Collector;
@@ -61,11 +61,7 @@ async fn children_that_are_left_when_their_owner_is_restored_are_not_collected()
     let matcher = Matcher::any().method("DELETE").resource("secrets");
     let deletions = proxy.delay_responses(matcher, Duration::from_millis(200), Repeat::UntilHealed);
     let collector = Collector::start_as(&plane, &kubeconfig, "collector", &["--concurrent-gc-syncs=1"]).await?;
-    // More writes than those of an apiserver that starts, so that versions are seen to decrease.
-    for number in 0..500 {
-        let labels = json!({"metadata": {"labels": {"number": number.to_string()}}});
-        dynamic_client.patch(&unrelated, labels).await?;
-    }
+    increase_versions(&dynamic_client, &unrelated).await?;
     dynamic_client.delete(&owner, Policy::Background).await?;
     deletions.wait_for_matched(10, LIMIT).await?;
     restore(&plane).await?;
@@ -89,6 +85,62 @@ async fn children_that_are_left_when_their_owner_is_restored_are_not_collected()
     Ok(())
 }
 
+/// The watches stay silent after the restore, and the collector has nothing to do. Its Lease shows
+/// that versions have decreased.
+#[tokio::test]
+async fn the_lease_shows_a_restore_that_no_watch_reports() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let dynamic_client = DynamicClient::new(&plane, "gc-lease-restored").await?;
+    let mut expected_objects = ExpectedObjects::default();
+    let (owner, children) = create_family(&dynamic_client, &mut expected_objects).await?;
+    let unrelated = expected_objects
+        .create_one(&dynamic_client, config_map("unrelated"))
+        .await?;
+    let proxy = FaultProxy::start(&plane).await?;
+    let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "restored")?;
+    // The Lease is held through the restore, however long the servers take to start.
+    let flags = [
+        "--leader-elect-lease-duration=100s",
+        "--leader-elect-renew-deadline=90s",
+        "--leader-elect-retry-period=500ms",
+    ];
+    let collector = Collector::start_as(&plane, &kubeconfig, "collector", &flags).await?;
+    collector.wait_until_synced().await?;
+    back_up(&plane).await?;
+
+    increase_versions(&dynamic_client, &unrelated).await?;
+    dynamic_client.delete(&owner, Policy::Background).await?;
+    for child in &children {
+        dynamic_client.wait_until_gone(child).await?;
+        collector.wait_until_not_in_graph(child).await?;
+    }
+    proxy.fault(Matcher::watches(), Fault::BlackHole, Repeat::UntilHealed);
+    restore(&plane).await?;
+    let log = || collector.daemon.process.log_tail();
+    eventually(LIMIT, "the graph to have the restored children", || async {
+        for child in &children {
+            ensure!(collector.has_node(child).await?, "{child:?}{}", log());
+        }
+        anyhow::Ok(())
+    })
+    .await?;
+
+    proxy.heal();
+    dynamic_client.catch_up().await?;
+    let verified = expected_objects.verify(&dynamic_client).await;
+    verified.with_context(|| format!("the cluster does not have the expected state{}", log()))
+}
+
+/// Sends more writes than an apiserver that starts, so that versions are seen to decrease after a
+/// restore.
+pub(super) async fn increase_versions(dynamic_client: &DynamicClient, object: &DynamicObject) -> Result<()> {
+    for number in 0..500 {
+        let labels = json!({"metadata": {"labels": {"number": number.to_string()}}});
+        dynamic_client.patch(object, labels).await?;
+    }
+    Ok(())
+}
+
 /// Creates an owner and its 20 children.
 async fn create_family(
     dynamic_client: &DynamicClient,
@@ -101,14 +153,14 @@ async fn create_family(
 }
 
 /// Copies the data of etcd.
-async fn back_up(plane: &ControlPlane) -> Result<()> {
+pub(super) async fn back_up(plane: &ControlPlane) -> Result<()> {
     plane.etcd().stop().await?;
     copy(&plane.folder().join("etcd"), &plane.folder().join("saved"))?;
     plane.etcd().start().await
 }
 
 /// Restores the copied data, while no server runs.
-async fn restore(plane: &ControlPlane) -> Result<()> {
+pub(super) async fn restore(plane: &ControlPlane) -> Result<()> {
     let (data, saved) = (plane.folder().join("etcd"), plane.folder().join("saved"));
     plane.apiserver().stop().await?;
     plane.etcd().stop().await?;

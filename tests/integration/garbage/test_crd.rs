@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::fixtures::{LIMIT, dynamic_client::DynamicClient, object_builder::ObjectBuilder};
 
-const GROUP: &str = "mygroup.example.com";
-const VERSION: &str = "v1beta1";
+pub(super) const GROUP: &str = "mygroup.example.com";
+pub(super) const VERSION: &str = "v1beta1";
 
 pub(super) struct TestCrd {
     api: Api<CustomResourceDefinition>,
@@ -133,10 +133,15 @@ impl TestCrd {
     }
 
     async fn wait_until_served(&self, expected: bool) -> Result<()> {
+        self.wait_until_served_by(&self.client, expected).await
+    }
+
+    /// Waits until the apiserver of this client serves the objects, or no longer serves them.
+    pub(super) async fn wait_until_served_by(&self, client: &Client, expected: bool) -> Result<()> {
         let what = format!("served = {expected} for {}", self.plural());
         eventually(LIMIT, &what, || async {
             let request = http::Request::get(format!("/apis/{GROUP}/{VERSION}/{}", self.plural()));
-            let result = self.client.request::<Value>(request.body(Vec::new())?).await;
+            let result = client.request::<Value>(request.body(Vec::new())?).await;
             let is_served = match result {
                 Ok(_) => true,
                 Err(kube::Error::Api(status)) if status.code == 404 => false,

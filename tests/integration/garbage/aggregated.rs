@@ -1,0 +1,149 @@
+//! Tests of an aggregated API: another apiserver with an etcd of its own serves a resource.
+
+use std::{fs, time::Duration};
+
+use anyhow::{Result, ensure};
+use kube::api::DynamicObject;
+use portreeve_testing::{Authority, ControlPlane, FaultProxy, Matcher, eventually};
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::{
+    collector::Collector,
+    restore::{back_up, increase_versions, restore},
+    test_crd::{GROUP, TestCrd, VERSION},
+};
+use crate::fixtures::{
+    LIMIT,
+    dynamic_client::{DynamicClient, Policy, ensure_throughout},
+    object_builder::{ObjectBuilder, config_map, secret},
+};
+
+/// Two apiservers. The main one forwards the requests for one resource to the other.
+struct AggregatedApi {
+    main: ControlPlane,
+    dynamic_client: DynamicClient,
+    other: ControlPlane,
+    crd: TestCrd,
+    _certificates: TempDir,
+}
+
+impl AggregatedApi {
+    async fn start(prefix: &str) -> Result<Self> {
+        let certificates = tempfile::tempdir()?;
+        let authority = Authority::new()?;
+        let client = authority.client_certificate("front-proxy-client", "")?;
+        let write = |name: &str, content: String| {
+            let path = certificates.path().join(name);
+            fs::write(&path, content)?;
+            anyhow::Ok(path.display().to_string())
+        };
+        let ca = write("ca.crt", authority.pem())?;
+        let certificate = write("client.crt", client.certificate)?;
+        let key = write("client.key", client.key)?;
+        let other = ControlPlane::builder()
+            .apiserver_arg(format!("--requestheader-client-ca-file={ca}"))
+            .apiserver_arg("--requestheader-username-headers=X-Remote-User")
+            .apiserver_arg("--requestheader-group-headers=X-Remote-Group")
+            .start()
+            .await?;
+        let crd = TestCrd::cluster_scoped(&DynamicClient::new(&other, prefix).await?).await?;
+        let main = ControlPlane::builder()
+            .apiserver_arg(format!("--proxy-client-cert-file={certificate}"))
+            .apiserver_arg(format!("--proxy-client-key-file={key}"))
+            .start()
+            .await?;
+        let dynamic_client = DynamicClient::new(&main, prefix).await?;
+        let api = Self {
+            main,
+            dynamic_client,
+            other,
+            crd,
+            _certificates: certificates,
+        };
+        api.register().await?;
+        Ok(api)
+    }
+
+    /// Makes the main apiserver forward the requests for the resource.
+    async fn register(&self) -> Result<()> {
+        let (_, port) = self.other.url().rsplit_once(':').unwrap_or_default();
+        let service = ObjectBuilder::new("v1", "Service", "other")
+            .with("spec", json!({"type": "ExternalName", "externalName": "localhost"}));
+        self.dynamic_client.create(service).await?;
+        let spec = json!({
+            "group": GROUP,
+            "version": VERSION,
+            "service": {"namespace": self.dynamic_client.name(), "name": "other", "port": port.parse::<u16>()?},
+            "insecureSkipTLSVerify": true,
+            "groupPriorityMinimum": 1000,
+            "versionPriority": 10,
+        });
+        let name = format!("{VERSION}.{GROUP}");
+        let registration = ObjectBuilder::new("apiregistration.k8s.io/v1", "APIService", &name).with("spec", spec);
+        self.dynamic_client.create_for_cluster(registration).await?;
+        self.crd.wait_until_served_by(self.dynamic_client.client(), true).await
+    }
+}
+
+/// The versions of an aggregated API restart on their own and concern only themselves.
+#[tokio::test]
+async fn a_restore_of_an_aggregated_api_concerns_only_its_objects() -> Result<()> {
+    let api = AggregatedApi::start("gc-aggregated").await?;
+    let (client, crd) = (&api.dynamic_client, &api.crd);
+    let create = |builder: ObjectBuilder| client.create_for_cluster(builder);
+    let owner = create(crd.instance("owner")).await?;
+    let mut objects = vec![owner.clone()];
+    for number in 0..5 {
+        objects.push(create(crd.instance(&format!("child-{number}")).owned_by(&owner)).await?);
+    }
+    let proxy = FaultProxy::start(&api.main).await?;
+    let kubeconfig = proxy.kubeconfig(api.main.kubeconfig(), "aggregated")?;
+    let collector = Collector::start_as(&api.main, &kubeconfig, "collector", &[]).await?;
+    let children: Vec<&DynamicObject> = objects.iter().skip(1).collect();
+    collector.wait_until_observes(&children).await?;
+    let main_owner = client.create(config_map("owner")).await?;
+    let main_child = client.create(secret("child").owned_by(&main_owner)).await?;
+    collector.wait_until_observes(&[&main_child]).await?;
+    back_up(&api.other).await?;
+
+    let unrelated = create(crd.instance("unrelated")).await?;
+    increase_versions(client, &unrelated).await?;
+    client.delete(&owner, Policy::Background).await?;
+    for child in &children {
+        client.wait_until_gone(child).await?;
+    }
+    collector.wait_until_synced().await?;
+    let main_lists = proxy.count(Matcher::lists().resource("secrets"));
+    restore(&api.other).await?;
+    let log = || collector.daemon.process.log_tail();
+    eventually(LIMIT, "the decrease of the versions", || async {
+        let metrics = collector.daemon.admin.metrics().await?;
+        let decreases = metrics.sum("gc_version_decreases_total", &[]);
+        ensure!(decreases >= 1.0, "no resourceVersion was seen to decrease{}", log());
+        anyhow::Ok(())
+    })
+    .await?;
+    collector.wait_until_observes(&children).await?;
+    ensure!(
+        main_lists.matched() == 0,
+        "a resource of the main store was listed again"
+    );
+
+    // The collector works, and deletes no restored object.
+    client.catch_up().await?;
+    ensure_throughout(Duration::from_secs(1), || async {
+        for object in objects.iter().chain([&main_owner, &main_child]) {
+            client.get(object).await?;
+        }
+        Ok(())
+    })
+    .await?;
+    for owner in [&owner, &main_owner] {
+        client.delete(owner, Policy::Background).await?;
+    }
+    for child in children.into_iter().chain([&main_child]) {
+        client.wait_until_gone(child).await?;
+    }
+    Ok(())
+}
