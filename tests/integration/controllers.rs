@@ -89,7 +89,7 @@ pub(crate) const fn descriptor(name: &'static str, flags: fn() -> Vec<clap::Arg>
         name,
         aliases: &[],
         on_by_default: true,
-        crds: Vec::new,
+        crds: &[],
         rules: &[],
         flags,
         build,

@@ -29,7 +29,7 @@ const DEBUG_PAGES_CONTROLLER: &[Descriptor] = &[Descriptor {
     name: "showman-controller",
     aliases: &[],
     on_by_default: true,
-    crds: Vec::new,
+    crds: &[],
     rules: &[],
     flags: Vec::new,
     build: |ctx| Ok(registrations(ctx.name)),

@@ -195,9 +195,7 @@ fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<Worker
     let explain = |reason: &str| writeln!(std::io::stderr(), "{reason}").map_err(Error::Print);
     let enabled = |items| options::enabled(items, known).map_err(Error::Controllers);
     match &config.options.command {
-        Some(Command::Crds { controllers }) => {
-            print(&manifests::crds(&enabled(&controllers.controllers)?).map_err(Error::Manifest)?)
-        }
+        Some(Command::Crds { controllers }) => print(&manifests::crds(&enabled(&controllers.controllers)?)),
         Some(Command::Rbac {
             controllers,
             account,

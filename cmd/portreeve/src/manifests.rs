@@ -80,14 +80,15 @@ fn commands(groups: &FenceGroups) -> String {
     groups.leases.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the CustomResourceDefinitions of these controllers, one YAML document each, sorted by
-/// name.
-pub(crate) fn crds(controllers: &[Descriptor]) -> Result<String, Error> {
-    let mut definitions: Vec<_> = controllers.iter().flat_map(|controller| (controller.crds)()).collect();
-    definitions.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-    definitions.dedup_by(|a, b| a.metadata.name == b.metadata.name);
-    let documents: Vec<_> = definitions.iter().map(|definition| json!(definition)).collect();
-    yaml(&documents)
+/// Returns the CustomResourceDefinitions of these controllers, one YAML document each.
+pub(crate) fn crds(controllers: &[Descriptor]) -> String {
+    let mut documents = Vec::new();
+    for document in controllers.iter().flat_map(|controller| controller.crds) {
+        if !documents.contains(document) {
+            documents.push(document);
+        }
+    }
+    documents.join("---\n")
 }
 
 /// Returns the output of `portreeve rbac`: the roles of an account's replicas and their bindings.
@@ -203,7 +204,9 @@ pub(crate) fn list(known: &[Descriptor]) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use expect_test::expect;
+    use expect_test::{expect, expect_file};
+    use kube::CustomResourceExt;
+    use portreeve_api::{CronTab, Foo};
 
     use super::*;
     use crate::CONTROLLERS;
@@ -220,5 +223,19 @@ mod tests {
         "]]
         .assert_eq(&table(CONTROLLERS));
         assert_eq!(list(CONTROLLERS)[2]["name"], "foo-controller");
+    }
+
+    /// `make update` runs this test to write the files.
+    #[test]
+    fn crds_are_generated_from_the_types() {
+        let generated = [("crontab-controller", CronTab::crd()), ("foo-controller", Foo::crd())];
+        let with_crds = CONTROLLERS.iter().filter(|controller| !controller.crds.is_empty());
+        let names: Vec<_> = with_crds.clone().map(|controller| controller.name).collect();
+        assert_eq!(names, generated.each_ref().map(|(controller, _)| *controller));
+        for (controller, (name, definition)) in with_crds.zip(generated) {
+            let expected = yaml(&[json!(definition)]).unwrap();
+            expect_file![format!("../../../deploy/crds/{name}.yaml")].assert_eq(&expected);
+            assert_eq!(crds(&[*controller]), expected);
+        }
     }
 }

@@ -27,8 +27,7 @@ mod status;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use kube::CustomResourceExt;
-use portreeve_api::{CronTab, ObjectKey};
+use portreeve_api::ObjectKey;
 use portreeve_informer::{Change, Delta, Index, Informer, Projection, Watch, indexes};
 use portreeve_reconcile::{
     BuildError, Context, Descriptor, Effect, KeyedController, Plan, Reconciler, Registrations, Rule,
@@ -54,7 +53,7 @@ pub const CRONTAB: Descriptor = Descriptor {
     name: "crontab-controller",
     aliases: &["crontab"],
     on_by_default: true,
-    crds: || vec![CronTab::crd()],
+    crds: &[include_str!("../../../deploy/crds/crontab-controller.yaml")],
     rules: &[
         Rule {
             groups: &["stable.example.com"],
@@ -89,7 +88,7 @@ pub const CRONJOB: Descriptor = Descriptor {
     aliases: &["cronjob"],
     // Most clusters run kube-controller-manager, which already has this controller.
     on_by_default: false,
-    crds: Vec::new,
+    crds: &[],
     rules: &[
         Rule {
             groups: &["batch"],

@@ -14,8 +14,7 @@ mod report;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use kube::CustomResourceExt;
-use portreeve_api::{FOOS, Foo, FooSpec, FooStatus, Metadata, ObjectKey};
+use portreeve_api::{FOOS, FooSpec, FooStatus, Metadata, ObjectKey};
 use portreeve_informer::{Index, Informer, Projection, Watch, indexes};
 use portreeve_reconcile::{
     BuildError, Context, Descriptor, Effect, KeyedController, Plan, Reconciler, Registrations, Rule,
@@ -36,7 +35,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "foo-controller",
     aliases: &["foo"],
     on_by_default: true,
-    crds: || vec![Foo::crd()],
+    crds: &[include_str!("../../../deploy/crds/foo-controller.yaml")],
     rules: &[
         Rule {
             groups: &["samplecontroller.k8s.io"],

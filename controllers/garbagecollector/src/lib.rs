@@ -23,7 +23,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     aliases: &["garbagecollector"],
     // Most clusters already run a garbage collector.
     on_by_default: false,
-    crds: Vec::new,
+    crds: &[],
     rules: &[Rule {
         groups: &["*"],
         resources: &["*"],

@@ -27,7 +27,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     // Most clusters run kube-controller-manager, which already has this controller.
     on_by_default: false,
     // Jobs are built into Kubernetes.
-    crds: Vec::new,
+    crds: &[],
     // No `get`: the deletion's preconditions replace a last read.
     rules: &[Rule {
         groups: &["batch"],

@@ -18,7 +18,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "copy-controller",
     aliases: &["copy"],
     on_by_default: true,
-    crds: Vec::new,
+    crds: &[],
     rules: &[Rule {
         groups: &[""],
         resources: &["configmaps"],

@@ -338,7 +338,13 @@ fn run_thread(
     heartbeat: &Heartbeat,
     ready: oneshot::Sender<Result<(), Error>>,
 ) {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        // Credential files are compared every few seconds. A thread that waits for the next time
+        // takes memory.
+        .thread_keep_alive(Duration::from_millis(100))
+        .enable_all()
+        .build();
+    let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
             let _ = ready.send(Err(Error::Runtime(error)));

@@ -22,6 +22,9 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 /// An error while installing a CRD.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// A controller's CRD is not valid YAML, which is a bug of the controller.
+    #[error("failed to parse a CustomResourceDefinition of this program")]
+    Parse(#[source] serde_saphyr::Error),
     /// The CRD cannot be read.
     #[error("failed to read {definition}")]
     Read {
@@ -53,17 +56,18 @@ pub enum Error {
     },
 }
 
-/// Applies each CRD and waits until it is established. Retries while the apiserver is
+/// Applies each CRD, given in YAML, and waits until it is established. Retries while the apiserver is
 /// unavailable.
 ///
 /// A stop request takes effect between two writes and never interrupts one.
 pub(crate) async fn install(
     applier: &Applier,
-    wanted: impl IntoIterator<Item = CustomResourceDefinition>,
+    wanted: impl IntoIterator<Item = &&'static str>,
     stop: &Shutdown,
 ) -> Result<(), Error> {
     let api: Api<CustomResourceDefinition> = Api::all(applier.client.clone());
-    for definition in wanted {
+    for yaml in wanted {
+        let definition = serde_saphyr::from_str(yaml).map_err(Error::Parse)?;
         install_one(applier, &api, &definition, stop).await?;
     }
     Ok(())

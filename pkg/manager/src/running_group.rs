@@ -172,7 +172,7 @@ impl RunningGroup {
 
     async fn lead(&mut self, tasks: &mut JoinSet<ControllerExit>, stop: &Shutdown) -> Result<(), Error> {
         if let Some(installer) = &self.installer {
-            let wanted: Vec<_> = self.descriptors.iter().flat_map(|one| (one.crds)()).collect();
+            let wanted: Vec<_> = self.descriptors.iter().flat_map(|one| one.crds).collect();
             // The installer handles `stop` between two writes. A write that is dropped could still
             // arrive when another replica leads.
             let installed = definitions::install(installer, wanted, stop).await;

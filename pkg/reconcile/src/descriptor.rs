@@ -1,7 +1,5 @@
 //! The registry entry of a controller.
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-
 use crate::{BuildError, Context, Registrations};
 
 /// The registry entry of a controller.
@@ -14,8 +12,10 @@ pub struct Descriptor {
     pub aliases: &'static [&'static str],
     /// Whether `*` in `--controllers` includes it.
     pub on_by_default: bool,
-    /// The CRDs that it needs in the cluster.
-    pub crds: fn() -> Vec<CustomResourceDefinition>,
+    /// The CRDs that it needs in the cluster, each as a YAML document that ends with a newline.
+    /// They are generated from the types in advance: the code that derives schemas from types is
+    /// large, and would stay in the daemon's memory.
+    pub crds: &'static [&'static str],
     /// The permissions that it needs. `portreeve rbac`, `portreeve fence` and the manifests in
     /// deploy/ are generated from these rules.
     pub rules: &'static [Rule],

@@ -18,7 +18,7 @@ const BLOCKING: Descriptor = Descriptor {
     name: "blocking-controller",
     aliases: &[],
     on_by_default: true,
-    crds: Vec::new,
+    crds: &[],
     rules: &[],
     flags: || {
         vec![

@@ -38,7 +38,7 @@ const ANNOTATION_CONTROLLER: &[Descriptor] = &[Descriptor {
     name: "scribe-controller",
     aliases: &[],
     on_by_default: true,
-    crds: Vec::new,
+    crds: &[],
     rules: &[],
     flags: || vec![clap::Arg::new("scribe").long("scribe").required(true)],
     build: |ctx| {

@@ -12,7 +12,7 @@ const fn controller(name: &'static str, aliases: &'static [&'static str], on_by_
         name,
         aliases,
         on_by_default,
-        crds: Vec::new,
+        crds: &[],
         rules: &[],
         flags: Vec::new,
         build: never,
