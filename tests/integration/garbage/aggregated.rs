@@ -7,14 +7,17 @@ use kube::api::DynamicObject;
 use portreeve_testing::{Authority, ControlPlane, FaultProxy, Matcher, eventually};
 use serde_json::json;
 use tempfile::TempDir;
+use tokio::time::Instant;
 
 use super::{
     collector::Collector,
     restore::{back_up, increase_versions, restore},
     test_crd::{GROUP, TestCrd, VERSION},
+    unlistable::{annotation, wait_until_released},
 };
 use crate::fixtures::{
-    LIMIT,
+    LIMIT, RETRY_LIMIT,
+    daemon::SHORT_ELECTION,
     dynamic_client::{DynamicClient, Policy, ensure_throughout},
     object_builder::{ObjectBuilder, config_map, secret},
 };
@@ -61,16 +64,15 @@ impl AggregatedApi {
             crd,
             _certificates: certificates,
         };
-        api.register().await?;
+        let service = ObjectBuilder::new("v1", "Service", "other")
+            .with("spec", json!({"type": "ExternalName", "externalName": "localhost"}));
+        api.dynamic_client.create(service).await?;
         Ok(api)
     }
 
     /// Makes the main apiserver forward the requests for the resource.
-    async fn register(&self) -> Result<()> {
+    async fn register(&self) -> Result<DynamicObject> {
         let (_, port) = self.other.url().rsplit_once(':').unwrap_or_default();
-        let service = ObjectBuilder::new("v1", "Service", "other")
-            .with("spec", json!({"type": "ExternalName", "externalName": "localhost"}));
-        self.dynamic_client.create(service).await?;
         let spec = json!({
             "group": GROUP,
             "version": VERSION,
@@ -81,15 +83,65 @@ impl AggregatedApi {
         });
         let name = format!("{VERSION}.{GROUP}");
         let registration = ObjectBuilder::new("apiregistration.k8s.io/v1", "APIService", &name).with("spec", spec);
-        self.dynamic_client.create_for_cluster(registration).await?;
-        self.crd.wait_until_served_by(self.dynamic_client.client(), true).await
+        let registration = self.dynamic_client.create_for_cluster(registration).await?;
+        self.wait_until_served(true).await?;
+        Ok(registration)
     }
+
+    async fn wait_until_served(&self, expected: bool) -> Result<()> {
+        let client = self.dynamic_client.client();
+        self.crd.wait_until_served_by(client, expected).await
+    }
+
+    /// Creates a cluster-scoped owner, and a dependent of it in the aggregated API.
+    async fn create_family(&self) -> Result<(DynamicObject, DynamicObject)> {
+        let owner = ObjectBuilder::new("rbac.authorization.k8s.io/v1", "ClusterRole", "owner");
+        let owner = self.dynamic_client.create_for_cluster(owner).await?;
+        let dependent = self.crd.instance("dependent").blocking(&owner, true);
+        let dependent = self.dynamic_client.create_for_cluster(dependent).await?;
+        Ok((owner, dependent))
+    }
+
+    /// Checks that the collector removes the owner in time, and remembers that its dependents in the
+    /// aggregated API are to be orphaned.
+    async fn verify_orphaned_without_api(&self, owner: &DynamicObject) -> Result<()> {
+        self.dynamic_client.delete(owner, Policy::Orphan).await?;
+        self.dynamic_client.wait_until_gone(owner).await?;
+        let found = annotation(&self.main).await?;
+        let expected = json!([{"owners": [owner.metadata.uid], "resources": [format!("*.{GROUP}")]}]);
+        ensure!(found.as_ref() == Some(&expected), "{found:?}");
+        Ok(())
+    }
+
+    /// Waits until the dependent has no owner, and nothing is left to be orphaned.
+    async fn verify_released(&self, dependent: &DynamicObject) -> Result<()> {
+        wait_until_released(&self.dynamic_client, dependent).await?;
+        eventually(RETRY_LIMIT, "the owner to be forgotten", || async {
+            let found = annotation(&self.main).await?;
+            ensure!(found.is_none(), "{found:?}");
+            anyhow::Ok(())
+        })
+        .await
+    }
+}
+
+/// Waits until the collector no longer watches the kind of an object that it knows.
+async fn wait_until_virtual(collector: &Collector, object: &DynamicObject) -> Result<()> {
+    let uid = object.metadata.uid.as_deref().unwrap_or_default();
+    eventually(LIMIT, "the collector to stop watching an object", || async {
+        let graph = collector.graph_of(uid).await?;
+        let is_virtual = graph.vertices.get(uid).is_some_and(|vertex| vertex.is("virtual"));
+        ensure!(is_virtual, "{graph:?}");
+        anyhow::Ok(())
+    })
+    .await
 }
 
 /// The versions of an aggregated API restart on their own and concern only themselves.
 #[tokio::test]
 async fn a_restore_of_an_aggregated_api_concerns_only_its_objects() -> Result<()> {
     let api = AggregatedApi::start("gc-aggregated").await?;
+    api.register().await?;
     let (client, crd) = (&api.dynamic_client, &api.crd);
     let create = |builder: ObjectBuilder| client.create_for_cluster(builder);
     let owner = create(crd.instance("owner")).await?;
@@ -146,4 +198,60 @@ async fn a_restore_of_an_aggregated_api_concerns_only_its_objects() -> Result<()
         client.wait_until_gone(child).await?;
     }
     Ok(())
+}
+
+/// The APIService is deleted and created again, as when its apiserver is installed again.
+#[tokio::test]
+async fn known_dependents_are_orphaned_when_their_api_returns() -> Result<()> {
+    let api = AggregatedApi::start("gc-api-returns").await?;
+    let registration = api.register().await?;
+    let (owner, dependent) = api.create_family().await?;
+    let collector = Collector::start(&api.main, &SHORT_ELECTION).await?;
+    collector.wait_until_observes(&[&dependent]).await?;
+    api.dynamic_client.delete(&registration, Policy::Background).await?;
+    api.wait_until_served(false).await?;
+    wait_until_virtual(&collector, &dependent).await?;
+
+    api.verify_orphaned_without_api(&owner).await?;
+    api.register().await?;
+    api.verify_released(&dependent).await
+}
+
+/// The API of a dependent that blocks the deletion of its owner is not served.
+#[tokio::test]
+async fn a_foreground_deletion_ends_without_a_known_dependent_whose_api_is_gone() -> Result<()> {
+    let api = AggregatedApi::start("gc-api-gone").await?;
+    let registration = api.register().await?;
+    let (owner, dependent) = api.create_family().await?;
+    let collector = Collector::start(&api.main, &[]).await?;
+    collector.wait_until_observes(&[&dependent]).await?;
+    api.dynamic_client.delete(&registration, Policy::Background).await?;
+    api.wait_until_served(false).await?;
+    wait_until_virtual(&collector, &dependent).await?;
+
+    let began = Instant::now();
+    api.dynamic_client.delete(&owner, Policy::Foreground).await?;
+    api.dynamic_client.wait_until_gone(&owner).await?;
+    let took = began.elapsed();
+    ensure!(took >= Duration::from_secs(25), "the owner was gone after {took:?}");
+    api.register().await?;
+    api.dynamic_client.wait_until_gone(&dependent).await
+}
+
+/// The apiserver of the API is away when the collector starts.
+#[tokio::test]
+async fn unknown_dependents_are_orphaned_when_their_api_returns() -> Result<()> {
+    let api = AggregatedApi::start("gc-api-away").await?;
+    api.register().await?;
+    let (owner, dependent) = api.create_family().await?;
+    api.other.apiserver().stop().await?;
+    let collector = Collector::start(&api.main, &SHORT_ELECTION).await?;
+    collector
+        .daemon
+        .wait_for_line(&["keeping the last known resources", GROUP])
+        .await?;
+
+    api.verify_orphaned_without_api(&owner).await?;
+    api.other.apiserver().start().await?;
+    api.verify_released(&dependent).await
 }

@@ -12,7 +12,7 @@ use crate::fixtures::{
     LIMIT,
     dynamic_client::{DynamicClient, Policy, ensure_throughout},
     expected_objects::ExpectedObjects,
-    object_builder::{pod, replication_controller},
+    object_builder::{ObjectBuilder, pod, replication_controller},
 };
 
 /// A finalizer that no controller handles.
@@ -39,6 +39,21 @@ async fn test_solid_owner_does_not_block_waiting_owner() -> Result<()> {
     let owners: Vec<_> = pod.owner_references().iter().map(|owner| &*owner.name).collect();
     ensure!(owners == ["test.rc.2"], "{owners:?}");
     expected_objects.verify(&dynamic_client).await
+}
+
+/// A cluster-scoped object cannot depend on a namespaced owner, so it is never deleted for it.
+#[tokio::test]
+async fn a_dependent_across_scopes_does_not_block() -> Result<()> {
+    let (dynamic_client, _) = shared::client_and_collector("gc-scopes").await?;
+    let owner = dynamic_client.create(replication_controller("test.rc.1")).await?;
+    let dependent = ObjectBuilder::new("rbac.authorization.k8s.io/v1", "ClusterRole", dynamic_client.name());
+    let dependent = dynamic_client
+        .create_for_cluster(dependent.blocking(&owner, true))
+        .await?;
+    dynamic_client.delete(&owner, Policy::Foreground).await?;
+    dynamic_client.wait_until_gone(&owner).await?;
+    dynamic_client.get(&dependent).await?;
+    dynamic_client.delete(&dependent, Policy::Background).await
 }
 
 #[tokio::test]

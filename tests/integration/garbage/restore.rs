@@ -131,6 +131,38 @@ async fn the_lease_shows_a_restore_that_no_watch_reports() -> Result<()> {
     verified.with_context(|| format!("the cluster does not have the expected state{}", log()))
 }
 
+/// The deletion of an owner with `Orphan` is undone by a restore, while its dependents are released.
+#[tokio::test]
+async fn dependents_of_a_restored_owner_keep_their_references() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let dynamic_client = DynamicClient::new(&plane, "gc-orphans-restored").await?;
+    let mut expected_objects = ExpectedObjects::default();
+    let (owner, children) = create_family(&dynamic_client, &mut expected_objects).await?;
+    back_up(&plane).await?;
+
+    let proxy = FaultProxy::start(&plane).await?;
+    let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "restored")?;
+    let matcher = Matcher::any().method("PATCH").resource("secrets");
+    let patches = proxy.delay_responses(matcher, Duration::from_millis(200), Repeat::UntilHealed);
+    let collector = Collector::start_as(&plane, &kubeconfig, "collector", &["--concurrent-gc-syncs=1"]).await?;
+    collector.wait_until_synced().await?;
+    dynamic_client.delete(&owner, Policy::Orphan).await?;
+    patches.wait_for_matched(5, LIMIT).await?;
+    restore(&plane).await?;
+    ensure!(patches.matched() < 15, "every child was released before the restore");
+
+    let verified = expected_objects.verify(&dynamic_client).await;
+    verified.with_context(|| {
+        let log = collector.daemon.process.log_tail();
+        format!("the cluster does not have the expected state{log}")
+    })?;
+    dynamic_client.delete(&owner, Policy::Background).await?;
+    for child in &children {
+        dynamic_client.wait_until_gone(child).await?;
+    }
+    Ok(())
+}
+
 /// Sends more writes than an apiserver that starts, so that versions are seen to decrease after a
 /// restore.
 pub(super) async fn increase_versions(dynamic_client: &DynamicClient, object: &DynamicObject) -> Result<()> {

@@ -5,11 +5,15 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
 use http::StatusCode;
-use portreeve_testing::{CannedResponse, ControlPlane, FaultProxy, Matcher, Repeat, eventually};
+use portreeve_testing::{CannedResponse, ControlPlane, Fault, FaultProxy, Matcher, Repeat, eventually};
 use serde_json::{Value, json};
 
 use super::collector::Collector;
-use crate::fixtures::{LIMIT, dynamic_client::DynamicClient, object_builder::config_map};
+use crate::fixtures::{
+    LIMIT,
+    dynamic_client::{DynamicClient, ensure_throughout},
+    object_builder::{config_map, secret},
+};
 
 /// One retry in two seconds for each of the collector's two queues.
 const FLAGS: [&str; 2] = ["--retry-qps=1", "--retry-burst=1"];
@@ -108,4 +112,40 @@ async fn namespaces_take_turns_to_retry() -> Result<()> {
     tenants.create_failing("v1", "ConfigMap").await?;
     tenants.wait_for(HELD, QUEUE, f64::from(FAILING - 10)).await?;
     tenants.ensure_prompt_retry().await
+}
+
+/// Reads of owners in one resource have no response. The collector sends few of them, and works on
+/// other objects.
+#[tokio::test]
+async fn reads_without_a_response_do_not_occupy_all_workers() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let dynamic_client = DynamicClient::new(&plane, "gc-hanging").await?;
+    for number in 0..100 {
+        let owner = dynamic_client.create(config_map(&format!("owner-{number}"))).await?;
+        let dependent = secret(&format!("dependent-{number}")).owned_by(&owner);
+        dynamic_client.create(dependent).await?;
+    }
+    let proxy = FaultProxy::start(&plane).await?;
+    let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "hanging")?;
+    let config_maps = Matcher::any().method("GET").resource("configmaps");
+    proxy.fault(config_maps, Fault::BlackHole, Repeat::UntilHealed);
+    let collector = Collector::start_as(&plane, &kubeconfig, "collector", &[]).await?;
+    collector
+        .daemon
+        .wait_for_line(&["failed to read objects of the resource", "configmaps", "timed out"])
+        .await?;
+    let reads = proxy.count(Matcher::objects().resource("configmaps"));
+    let nobody = json!({"apiVersion": "v1", "kind": "Service", "name": "nobody", "uid": "nobody"});
+    let canary = dynamic_client.create(secret("canary").owner(nobody)).await?;
+    dynamic_client.wait_until_gone(&canary).await?;
+    ensure_throughout(Duration::from_secs(10), || async {
+        // The reads that were already waiting for a worker, and the probes.
+        ensure!(reads.matched() <= 30, "{} reads", reads.matched());
+        Ok(())
+    })
+    .await?;
+
+    proxy.heal();
+    collector.wait_until_synced().await?;
+    dynamic_client.catch_up().await
 }

@@ -42,7 +42,7 @@ async fn break_conversion(plane: &ControlPlane, crds: &[&TestCrd]) -> Result<()>
 }
 
 /// Returns the owners and resources in the annotation of the Lease.
-async fn annotation(plane: &ControlPlane) -> Result<Option<Value>> {
+pub(super) async fn annotation(plane: &ControlPlane) -> Result<Option<Value>> {
     let leases: Api<Lease> = Api::namespaced(plane.client()?, "kube-system");
     let annotations = leases.get(LEASE).await?.metadata.annotations.unwrap_or_default();
     let text = annotations.get(ANNOTATION);
@@ -50,7 +50,7 @@ async fn annotation(plane: &ControlPlane) -> Result<Option<Value>> {
         .transpose()
 }
 
-async fn wait_until_released(dynamic_client: &DynamicClient, dependent: &DynamicObject) -> Result<()> {
+pub(super) async fn wait_until_released(dynamic_client: &DynamicClient, dependent: &DynamicObject) -> Result<()> {
     eventually(RETRY_LIMIT, "a dependent to be released", || async {
         let dependent = dynamic_client.get(dependent).await?;
         ensure!(dependent.owner_references().is_empty(), "{:?}", dependent.metadata);

@@ -10,6 +10,11 @@ use std::collections::HashMap;
 
 use crate::{identity::Identity, metadata::Reference, uid::Uid};
 
+/// Returns the group of an apiVersion; empty for the core group.
+pub(crate) fn group_of(api_version: &str) -> &str {
+    api_version.rsplit_once('/').map_or("", |(group, _)| group)
+}
+
 /// The owners that are proven absent, by apiVersion, kind, namespace, name and UID.
 #[derive(Debug, Default)]
 pub(crate) struct AbsentOwnerCache {
@@ -78,19 +83,32 @@ impl AbsentOwnerCache {
         knows
     }
 
-    /// Drops the proofs for a UID that nothing refers to any more, or that an object turned out to
-    /// have.
+    /// Drops the proofs for the UID of an object that was observed, unless none is about this
+    /// object. The proofs may be by any version of its API.
+    pub(crate) fn forget_object(&mut self, uid: Uid, observed: &Identity) {
+        let is_it = |absent: &Coordinates| {
+            (absent.namespace.is_none() || absent.namespace == observed.namespace)
+                && absent.name == observed.name
+                && absent.kind == observed.kind
+                && group_of(&absent.api_version) == group_of(&observed.api_version)
+        };
+        if self.by_uid.get(&uid).is_some_and(|known| known.iter().any(is_it)) {
+            self.forget(uid);
+        }
+    }
+
+    /// Drops the proofs for a UID that nothing refers to any more.
     pub(crate) fn forget(&mut self, uid: Uid) {
         if let Some(known) = self.by_uid.remove(&uid) {
             self.count -= known.len();
         }
     }
 
-    /// Keeps only the proofs about objects of which `is_kept` accepts the apiVersion and the kind.
+    /// Keeps only the proofs about objects of which `is_kept` accepts the group and the kind.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(&str, &str) -> bool) {
         let mut count = 0;
         self.by_uid.retain(|_, known| {
-            known.retain(|absent| is_kept(&absent.api_version, &absent.kind));
+            known.retain(|absent| is_kept(group_of(&absent.api_version), &absent.kind));
             count += known.len();
             !known.is_empty()
         });

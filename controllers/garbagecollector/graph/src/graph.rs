@@ -126,6 +126,9 @@ struct Watched {
     /// Whether its watch is open, or its list has just been completed. Otherwise etcd may have been
     /// restored from a backup meanwhile, so a proof that rests on it is not used.
     is_connected: bool,
+    /// Whether resourceVersions have decreased, and the list that follows is not complete. Until
+    /// then, the versions of its nodes may be those of the former store.
+    is_outdated: bool,
     /// Whether its resourceVersions are independent of those of other resources: an aggregated
     /// apiserver has its own store.
     is_separate: bool,
@@ -308,6 +311,7 @@ impl Graph {
                 watched.listed -= u32::from(node.generation == watched.generation);
             }
             node.monitor = Monitor(u16::MAX);
+            self.doubt_scopes(id);
         }
     }
 }

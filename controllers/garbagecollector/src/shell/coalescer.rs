@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use portreeve_api::Scope;
+use portreeve_api::{Resource, Scope};
 use portreeve_garbagecollector_graph::{Graph, Identity, ReadResult};
 use tokio::time::Instant;
 
@@ -77,6 +77,13 @@ impl CollectorContext {
         self.change(|graph, follow_ups| graph.mark_absent(&absent, follow_ups));
     }
 
+    /// Lets only one object read the resource, until that succeeds.
+    fn close_gate(&self, resource: &Resource, reason: &str) {
+        if self.read_gates.close(resource) {
+            tracing::warn!(%resource, reason, "failed to read objects of the resource; one of them probes it");
+        }
+    }
+
     /// Reads an object from the apiserver now.
     pub(super) async fn read_live(&self, identity: &Identity) -> ReadResult {
         let Some(resource) = self.resource(identity) else {
@@ -98,14 +105,14 @@ impl CollectorContext {
             }
             Ok(Ok(_)) => ReadResult::Absent,
             Ok(Err(error)) => {
-                if error.concerns_resource() && self.read_gates.close(&resource) {
-                    let reason = error.to_string();
-                    tracing::warn!(%resource, reason, "failed to read objects of the resource; one of them probes it");
+                if error.concerns_resource() || error.is_server_error() {
+                    self.close_gate(&resource, &error.to_string());
                 }
                 tracing::debug!(%identity, reason = error.to_string(), "failed to read object");
                 ReadResult::Unknown
             }
             Err(_) => {
+                self.close_gate(&resource, "timed out");
                 tracing::debug!(%identity, "timed out reading object");
                 ReadResult::Unknown
             }

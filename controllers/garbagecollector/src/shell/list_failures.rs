@@ -28,6 +28,12 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// not be listed should not delay every deletion, although deletions may be rare.
 const GAP: Duration = Duration::from_mins(10);
 
+/// After which time an object is processed again if its owner's kind is not served. The main
+/// trigger is a change of the served resources. This interval limits how long the failure of an
+/// object is remembered that has left the graph.
+const UNSERVED_INTERVAL: Duration = Duration::from_mins(5);
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+
 /// An owner in one of the queues, and whether its dependents are to be orphaned.
 pub(super) type Waiting = (Uid, bool);
 
@@ -183,6 +189,22 @@ impl CollectorContext {
     /// Returns whether all attempts for the owner have failed for [`LIMIT`].
     pub(super) fn has_failed_long(&self, owner: Waiting) -> bool {
         self.failures.lock().duration(owner, Instant::now()) >= LIMIT
+    }
+
+    /// Ends the wait of owners for an object that could not be read for [`LIMIT`]. Returns after
+    /// which time to read it again if its kind is not served.
+    pub(super) fn limit_wait_for(&self, uid: Uid) -> Duration {
+        if !self.graph.lock().is_awaited(uid) {
+            return UNSERVED_INTERVAL;
+        }
+        let failed = self.failures.lock().duration((uid, false), Instant::now());
+        if failed < LIMIT || self.outage.is_failing() {
+            return LIMIT.saturating_sub(failed).max(MIN_INTERVAL);
+        }
+        let dependent = self.graph.lock().name(uid);
+        tracing::warn!(dependent, "owners no longer wait for a dependent that cannot be read");
+        self.change(|graph, follow_ups| graph.stop_waiting_for(uid, follow_ups));
+        UNSERVED_INTERVAL
     }
 
     /// Records the result of a list, and queues the owners that have waited for it.

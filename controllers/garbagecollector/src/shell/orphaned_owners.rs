@@ -25,6 +25,8 @@ use super::{
 
 /// The annotation with the owners and the resources that could not be listed.
 const ANNOTATION: &str = "garbage-collector.portreeve.dev/orphaned-owners";
+/// The name of the resource that represents all kinds of a group that were not served.
+pub(super) const ANY_RESOURCE: &str = "*";
 const API_SERVICES: Resource = Resource::cluster("apiregistration.k8s.io", "v1", "APIService", "apiservices");
 /// The delays between the attempts to list the resources: the first, and the longest.
 const DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
@@ -166,22 +168,23 @@ impl CollectorContext {
     /// are orphaned by attempts.
     async fn settle(&self, name: &str) {
         let owners = self.graph.lock().orphaned_owners().owners_of(name);
-        let resource = {
-            let served = self.served.borrow();
-            let mut served = served.iter().flat_map(|served| served.preferred(&[Verb::List]));
-            served.find(|resource| resource_name(resource) == name).cloned()
-        };
-        let referenced = match &resource {
-            Some(resource) => {
-                let listed = self.owners_referenced_in(resource, &owners).await;
-                match self.report_list(resource, listed.map_err(|failure| failure.in_list_of(resource))) {
-                    Ok(referenced) => referenced,
-                    Err(failure) => return tracing::debug!(reason = failure.to_string(), "failed to list resource"),
-                }
+        let resources = self.resources_of(name);
+        let mut referenced = HashSet::new();
+        for resource in &resources {
+            let listed = self.owners_referenced_in(resource, &owners).await;
+            match self.report_list(resource, listed.map_err(|failure| failure.in_list_of(resource))) {
+                Ok(found) => referenced.extend(found),
+                Err(failure) => return tracing::debug!(reason = failure.to_string(), "failed to list resource"),
             }
-            None if self.is_no_longer_served(name).await => HashSet::new(),
-            None => return,
-        };
+        }
+        if resources.is_empty() {
+            if !self.is_no_longer_served(name).await {
+                return;
+            }
+            // Known dependents still exist if their API has a store of its own, and it may return.
+            let graph = self.graph.lock();
+            referenced.extend(owners.iter().filter(|owner| graph.has_dependents(owner)).cloned());
+        }
         let settled: Vec<_> = owners.into_iter().filter(|owner| !referenced.contains(owner)).collect();
         let mut graph = self.graph.lock();
         for owner in &settled {
@@ -195,6 +198,26 @@ impl CollectorContext {
                 "orphaned the remaining dependents in resource"
             );
         }
+    }
+
+    /// Returns the resource of this name, or those of a whole group. Empty if it is not served, or if
+    /// the group is not known completely.
+    fn resources_of(&self, name: &str) -> Vec<Resource> {
+        let served = self.served.borrow();
+        let Some(served) = served.as_ref() else {
+            return Vec::new();
+        };
+        let group = name.strip_prefix(ANY_RESOURCE).map(|rest| rest.trim_start_matches('.'));
+        let mut failed = served.failed().filter_map(|version| version.split_once('/'));
+        if group.is_some_and(|group| failed.any(|(failed, _)| failed == group)) {
+            return Vec::new();
+        }
+        let is_meant = |resource: &&Resource| match group {
+            Some(group) => resource.group == group,
+            None => resource_name(resource) == name,
+        };
+        let preferred = served.preferred(&[Verb::List]).into_iter();
+        preferred.filter(is_meant).cloned().collect()
     }
 
     /// Returns those of the owners to which objects of the resource refer. An object that is being

@@ -5,11 +5,17 @@
 //! are workers. And before the finalizer is removed, every collectable resource is listed in the
 //! owner's namespace: a dependent that no watch has reported yet would otherwise be collected
 //! later. A resource that cannot be listed for 30 s is left out, and the owner is recorded on the
-//! Lease ([`super::orphaned_owners`]).
+//! Lease ([`super::orphaned_owners`]). An API that is not served counts as such a resource.
+//!
+//! The owner is read before its dependents are changed, and again after a failed request: a restore
+//! of etcd may have undone its deletion.
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use futures::{StreamExt, stream};
@@ -24,18 +30,26 @@ use super::{
     dependent_scan::Scan,
     key_of,
     monitors::resource_name,
+    orphaned_owners::ANY_RESOURCE,
     patches,
     queued_object::QueuedObject,
     requests::{self, RequestError},
     wait_with_progress,
 };
 
+/// Represents the kinds of a group that are not served.
+const ANY: Resource = Resource::cluster("", "", "*", ANY_RESOURCE);
+
 /// How often a dependent is read again immediately after a conflict.
 const CONFLICTS: u32 = 10;
 
-/// The failures to release dependents, one per resource. `None` represents all kinds that are not
-/// served.
-type ReleaseFailures = HashMap<Option<String>, RequestError>;
+/// The failures to release dependents.
+#[derive(Default)]
+struct ReleaseFailures {
+    /// One failure for each resource. A group represents its kinds that are not served.
+    by_resource: HashMap<Resource, RequestError>,
+    dependents: usize,
+}
 
 /// Processes owners until the queue is closed. A long orphaning ends early when `stop` is
 /// requested; the next leader starts it again.
@@ -82,6 +96,18 @@ fn describe(owner: &Identity, dependents: usize, missing: &BTreeSet<Box<str>>) -
     format!("{result}; those in {resources} are orphaned when they are found")
 }
 
+/// Returns the resource that represents all kinds of a group that are not served.
+fn unserved(group: &str) -> Resource {
+    Resource {
+        group: group.to_owned().into(),
+        ..ANY
+    }
+}
+
+fn is_unserved(resource: &Resource) -> bool {
+    resource.plural == ANY.plural
+}
+
 impl CollectorContext {
     async fn orphan(&self, work: &Work<QueuedObject>) -> Result<(), RequestError> {
         let uid = work.key().uid;
@@ -102,17 +128,22 @@ impl CollectorContext {
             self.decision_log.write(decision("observed: nothing was written"));
             return Ok(());
         }
+        self.ensure_orphaning(&owner).await?;
         let mut released: BTreeSet<Box<str>> = dependents.iter().map(|(item, _)| item.uid.clone()).collect();
         let mut failed = self.release_all(work, &owner, dependents).await;
-        let Scan { found, unlisted } = self.scan_dependents(work, &owner).await?;
+        let Scan { found, mut unlisted } = self.scan_dependents(work, &owner).await?;
         let strays: Vec<_> = found
             .into_iter()
             .filter(|(item, _)| released.insert(item.uid.clone()))
             .collect();
         if !strays.is_empty() {
             tracing::info!(%owner, dependents = strays.len(), "orphaning dependents that no watch has reported yet");
-            failed.extend(self.release_all(work, &owner, strays).await);
+            let more = self.release_all(work, &owner, strays).await;
+            failed.dependents += more.dependents;
+            failed.by_resource.extend(more.by_resource);
         }
+        let count = released.len() - failed.dependents;
+        self.add_unserved(&mut unlisted, &failed);
         let missing = self.missing_resources(uid, &unlisted, failed)?;
         if !missing.is_empty() {
             self.record_orphaned(&owner, &missing).await.inspect_err(|_| {
@@ -135,8 +166,7 @@ impl CollectorContext {
             Err(failure) => return Err(failure),
         }
         self.dependent_scans.release(uid);
-        self.decision_log
-            .write(decision(&describe(&owner, released.len(), &missing)));
+        self.decision_log.write(decision(&describe(&owner, count, &missing)));
         Ok(())
     }
 
@@ -152,15 +182,50 @@ impl CollectorContext {
         let missing: BTreeSet<Box<str>> = unlisted.keys().map(|resource| resource_name(resource).into()).collect();
         let awaited = self.awaited_failure(owner, unlisted);
         // The objects of a resource that cannot be listed cannot be changed either.
-        let is_missing = |name: &Option<String>| match name {
-            Some(name) => missing.contains(&**name),
-            None => self.has_failed_long(owner),
-        };
-        let failed = failed.into_iter().filter(|(name, _)| !is_missing(name));
+        let failed = failed.by_resource.into_iter();
+        let failed = failed.filter(|(resource, _)| !unlisted.contains_key(resource));
         let failures = awaited.into_iter().chain(failed.map(|(_, failure)| failure));
         match failures.max_by_key(RequestError::requested_delay) {
             Some(failure) => Err(failure),
             None => Ok(missing),
+        }
+    }
+
+    /// Returns an error unless the apiserver has the owner, and its dependents are to be orphaned.
+    async fn ensure_orphaning(&self, owner: &Identity) -> Result<(), RequestError> {
+        match self.read_coalesced(owner).await {
+            ReadResult::Found(seen) if seen.metadata.deleting && seen.metadata.finalizers.orphan => Ok(()),
+            ReadResult::Unknown => Err(RequestError::other("failed to read the owner")),
+            // The watch will report what has become of the owner.
+            ReadResult::Found(_) | ReadResult::Absent | ReadResult::Misplaced => Err(RequestError::Conflict),
+        }
+    }
+
+    /// Adds the groups that may have dependents, but are not served: those of dependents that could
+    /// not be changed, and those that discovery could not read.
+    fn add_unserved(&self, unlisted: &mut HashMap<Resource, RequestError>, failed: &ReleaseFailures) {
+        let unknown: Vec<_> = {
+            let served = self.served.borrow();
+            let served = served.as_ref();
+            let failed = served.into_iter().flat_map(|served| served.failed());
+            let groups = failed
+                .filter_map(|version| version.split_once('/'))
+                .map(|(group, _)| group);
+            let is_unknown = |group: &&str| {
+                let resources = served.into_iter().flat_map(|served| served.preferred(&[]));
+                !resources.into_iter().any(|resource| resource.group == *group)
+            };
+            groups.filter(is_unknown).map(unserved).collect()
+        };
+        let away =
+            |resource: &Resource| RequestError::other(format!("discovery of group {} has failed", resource.group));
+        let unknown = unknown.into_iter().map(|resource| (away(&resource), resource));
+        let known = failed.by_resource.iter().filter(|(resource, _)| is_unserved(resource));
+        let known = known.map(|(resource, failure)| (failure.clone(), resource.clone()));
+        for (failure, resource) in unknown.chain(known).collect::<Vec<_>>() {
+            if let Err(failure) = self.report_list::<()>(&resource, Err(failure)) {
+                unlisted.insert(resource, failure);
+            }
         }
     }
 
@@ -170,13 +235,26 @@ impl CollectorContext {
         owner: &Identity,
         dependents: Vec<(Identity, ReferencePositions)>,
     ) -> ReleaseFailures {
+        let is_doubtful = &AtomicBool::new(false);
         let releases = dependents.into_iter().map(|(item, references)| async move {
-            let name = self.resource(&item).map(|resource| resource_name(&resource));
-            (name, self.release(work, owner, item, references).await)
+            let of_group = || unserved(item.api_version.split_once('/').map_or("", |(group, _)| group));
+            let resource = self.resource(&item).unwrap_or_else(of_group);
+            let is_certain = match is_doubtful.load(Ordering::Relaxed) {
+                true => self.ensure_orphaning(owner).await,
+                false => Ok(()),
+            };
+            let end = match is_certain {
+                Ok(()) => self.release(work, owner, item, references).await,
+                Err(failure) => Err(failure),
+            };
+            if end.is_err() {
+                is_doubtful.store(true, Ordering::Relaxed);
+            }
+            (resource, end)
         });
         let mut running = stream::iter(releases).buffer_unordered(self.settings.workers);
-        let mut failed = ReleaseFailures::new();
-        while let Some((name, end)) = running.next().await {
+        let mut failed = ReleaseFailures::default();
+        while let Some((resource, end)) = running.next().await {
             // An owner with thousands of dependents takes a long time but is not stuck.
             work.report_progress();
             self.orphaned.notify_waiters();
@@ -184,12 +262,13 @@ impl CollectorContext {
                 Ok(()) => "success",
                 Err(_) => "error",
             };
-            if end.is_err() && !failed.is_empty() {
+            if end.is_err() && failed.dependents > 0 {
                 work.charge(1);
             }
             self.metrics.count_attempt("orphan", result);
             if let Err(failure) = end {
-                failed.entry(name).or_insert(failure);
+                failed.dependents += 1;
+                failed.by_resource.entry(resource).or_insert(failure);
             }
         }
         failed

@@ -1,7 +1,7 @@
 //! Limits the reads of objects whose resource cannot be read.
 //!
-//! After the apiserver has rejected a read with 403, or with a 404 of the whole resource, one
-//! object probes the resource: its attempts are repeated with a backoff. The attempts of all other
+//! After the apiserver has rejected a read with 403, or with a 404 of the whole resource, or after a
+//! read has timed out or failed in the apiserver, one object probes the resource: its attempts are repeated with a backoff. The attempts of all other
 //! objects that need such a read end without a request, until a probe succeeds or the resource is
 //! listed.
 

@@ -103,6 +103,20 @@ impl RequestError {
         )
     }
 
+    /// Returns whether the apiserver responded, and failed itself: a conversion webhook does not
+    /// work, for example.
+    pub(super) fn is_server_error(&self) -> bool {
+        matches!(
+            self,
+            Self::Other {
+                kind: ApiErrorKind::Transient,
+                after: None,
+                is_unavailable: false,
+                ..
+            }
+        )
+    }
+
     /// Returns whether it is certain that the request has changed nothing.
     pub(super) fn changed_nothing(&self) -> bool {
         match self {

@@ -131,8 +131,8 @@ impl CollectorContext {
     /// Drops the proofs that rest on the store of a monitor's resource, or on the main store, and
     /// lists the resources of that store again.
     pub(super) fn versions_decreased(&self, monitor: Option<Monitor>, source: &str) {
-        let is_unlisted = |monitor| self.graph.lock().latest_version(monitor) == 0;
-        if monitor.is_some_and(is_unlisted) {
+        let is_outdated = |monitor| self.graph.lock().is_outdated(monitor);
+        if monitor.is_some_and(is_outdated) {
             // The resource has not been listed again since the last time.
             return;
         }

@@ -1,7 +1,7 @@
 //! Workers: each takes one object after another, sends the requests that are needed to decide, and
 //! carries out the decision.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use portreeve_api::Resource;
 use portreeve_client::ApiErrorKind;
@@ -28,11 +28,6 @@ const CONFLICTS: u32 = 10;
 /// The maximum number of steps of an attempt, far above the number of references that an object can
 /// hold.
 const STEPS: u32 = 10_000;
-/// After which time an object is processed again if its owner's kind is not served. The main
-/// trigger is a change of the served resources. This interval limits how long the failure of an
-/// object is remembered that has left the graph.
-const UNSERVED_INTERVAL: Duration = Duration::from_mins(5);
-
 /// Processes objects until the queue is closed.
 pub(super) async fn run(ctx: Arc<CollectorContext>) {
     while let Some(work) = ctx.attempts.take().await {
@@ -167,6 +162,7 @@ impl CollectorContext {
                 if rest == NoopReason::Unknown {
                     self.failures.lock().owner_unknown(uid);
                 }
+                let next = self.limit_wait_for(uid);
                 // Without a request that could be repeated, wait until `retry_unknown` is called.
                 // This comes after the failure was recorded, so that no call is missed.
                 let waits = |identity: &Identity| {
@@ -177,7 +173,7 @@ impl CollectorContext {
                     )
                 };
                 if !unknown.is_empty() && unknown.iter().all(waits) {
-                    return Outcome::At(Instant::now() + UNSERVED_INTERVAL);
+                    return Outcome::At(Instant::now() + next);
                 }
                 // While no request succeeds, this read has failed for the same reason.
                 if self.outage.is_failing() {

@@ -24,6 +24,7 @@ impl Graph {
             listed: 0,
             has_gaps: false,
             is_connected: false,
+            is_outdated: false,
             is_separate: false,
         };
         let free = self.monitors.iter().position(Option::is_none);
@@ -75,6 +76,7 @@ impl Graph {
         if let Some(watched) = self.watched(monitor) {
             watched.version = listed.unwrap_or(before);
             watched.is_connected = version.is_some();
+            watched.is_outdated = false;
         }
         let is_proof = listed.is_some() && !has_decreased && !has_gaps;
         self.find_lost((monitor, kind), is_proof, follow_ups);
@@ -149,10 +151,9 @@ impl Graph {
             let tally = &mut self.tallies[kind as usize];
             tally.observed += 1;
             tally.virtual_ -= 1;
-            if self.is_absent(&self.identity(id)) {
-                // The object exists after all, so no proof for its UID holds.
-                self.absent.forget(uid);
-            }
+            let observed = self.identity(id);
+            // The object exists after all, so no proof for its UID holds.
+            self.absent.forget_object(uid, &observed);
         }
         if is_new || !is_it {
             self.check_references_to(id, follow_ups);

@@ -87,7 +87,7 @@ impl Graph {
             }
             let owner = &mut self.nodes[edge.owner];
             owner.dependent_count -= 1;
-            owner.blocking -= u32::from(edge.blocks);
+            owner.blocking -= u32::from(edge.is_blocking());
             self.release_coordinates(edge.coordinates);
             if let Some(invalid) = edge.invalid {
                 self.invalid[invalid as usize] -= 1;
@@ -270,7 +270,9 @@ impl Graph {
             follow_ups.attempt.push(dependent_node.uid);
         }
         let certain = invalid.filter(|_| is_observed);
+        let was_blocking = self.edges[edge].is_blocking();
         let before = std::mem::replace(&mut self.edges[edge].invalid, certain);
+        self.recount_blocking(edge, was_blocking, follow_ups);
         if let Some(before) = before {
             self.invalid[before as usize] -= 1;
         }
@@ -283,6 +285,31 @@ impl Graph {
                     reason,
                 });
             }
+        }
+    }
+
+    /// Forgets which references to a node that is no longer observed cross scopes, because only an
+    /// observed object shows its scope.
+    pub(super) fn doubt_scopes(&mut self, id: Id) {
+        let mut next = self.nodes[id].dependents;
+        while let Some(edge) = next {
+            next = self.edges[edge].next_dependent;
+            if self.edges[edge].invalid == Some(InvalidReason::Scope) {
+                self.edges[edge].invalid = None;
+                self.invalid[InvalidReason::Scope as usize] -= 1;
+                self.nodes[id].blocking += u32::from(self.edges[edge].is_blocking());
+            }
+        }
+    }
+
+    /// Counts a reference again after its validity has changed. Queues an owner that no longer waits
+    /// for any dependent.
+    fn recount_blocking(&mut self, edge: Id, was_blocking: bool, follow_ups: &mut FollowUps) {
+        let is_blocking = self.edges[edge].is_blocking();
+        let owner = &mut self.nodes[self.edges[edge].owner];
+        owner.blocking = owner.blocking + u32::from(is_blocking) - u32::from(was_blocking);
+        if was_blocking && owner.blocking == 0 && owner.is_waiting_for_dependents() {
+            follow_ups.attempt.push(owner.uid);
         }
     }
 

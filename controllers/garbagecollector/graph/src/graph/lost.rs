@@ -3,7 +3,8 @@
 //! Their number may be that of all objects of a resource, so they are not read one by one. A lost
 //! node is read when a decision depends on it, and at the end of the next list that lacks it.
 
-use super::{Flags, FollowUps, Graph, Id, Kind, Monitor};
+use super::{Flags, FollowUps, Graph, Id, Monitor};
+use crate::absent_owner_cache::group_of;
 
 impl Graph {
     /// Makes all nodes of a resource virtual, because the resource can no longer be read. Queues
@@ -80,9 +81,8 @@ impl Graph {
 
     /// Returns whether both are versions of one kind.
     fn is_same_kind(&self, a: u32, b: u32) -> bool {
-        let group = |kind: &Kind| kind.api_version.rsplit_once('/').map(|(group, _)| group.to_owned());
         match (self.kinds.get(a), self.kinds.get(b)) {
-            (Some(a), Some(b)) => a.kind == b.kind && group(a) == group(b),
+            (Some(a), Some(b)) => a.kind == b.kind && group_of(&a.api_version) == group_of(&b.api_version),
             _ => false,
         }
     }

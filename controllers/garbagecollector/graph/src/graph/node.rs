@@ -109,3 +109,12 @@ pub(super) struct Edge {
     pub(super) blocks: bool,
     pub(super) invalid: Option<InvalidReason>,
 }
+
+impl Edge {
+    /// Returns whether the deletion of the owner in the foreground waits for the dependent. A
+    /// cluster-scoped object never depends on a namespaced owner, and nothing would ever end the
+    /// wait for it.
+    pub(super) fn is_blocking(&self) -> bool {
+        self.blocks && self.invalid != Some(InvalidReason::Scope)
+    }
+}

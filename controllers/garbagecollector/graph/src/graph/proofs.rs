@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 
 use super::{FollowUps, Graph, Monitor, NO_VERSION, change::number};
-use crate::metadata::Reference;
+use crate::{absent_owner_cache::group_of, metadata::Reference};
 
 impl Graph {
     /// Records that the watch of a resource has ended.
@@ -57,6 +57,7 @@ impl Graph {
         for watched in self.monitors.iter_mut().flatten() {
             if is_meant(watched.kind, watched.is_separate) {
                 watched.is_connected = false;
+                watched.is_outdated = true;
                 watched.version = NO_VERSION;
             }
         }
@@ -68,33 +69,39 @@ impl Graph {
         separate.is_none()
     }
 
-    /// Drops the proofs about objects of all kinds but these. If `only` is given, drops only those
-    /// of that kind.
+    /// Drops the proofs about objects of all kinds but these, in every version. If `only` is given,
+    /// drops only those of that kind.
     fn drop_proofs_except(&mut self, kept: &HashSet<u32>, only: Option<u32>) {
         let kinds = &self.kinds;
-        let texts = |number: u32| kinds.get(number).map(|kind| (&*kind.api_version, &*kind.kind));
+        let texts = |number: u32| kinds.get(number).map(|kind| (group_of(&kind.api_version), &*kind.kind));
         let kept: HashSet<_> = kept.iter().filter_map(|number| texts(*number)).collect();
         let only = only.and_then(texts);
-        self.absent.retain(|api_version, kind| match only {
-            Some(only) => (api_version, kind) != only,
-            None => kept.contains(&(api_version, kind)),
+        self.absent.retain(|group, kind| match only {
+            Some(only) => (group, kind) != only,
+            None => kept.contains(&(group, kind)),
         });
     }
 
-    /// Returns whether proofs about the objects of this kind are used without another read. For a
-    /// kind without a monitor, the watch of any other resource must be open.
+    /// Returns whether proofs about the objects of this kind are used without another read: the
+    /// watch of the kind must be open, in any version. For a kind without a monitor, the watch of
+    /// any other resource must be open, and the API must not have a store of its own.
     pub(super) fn is_proof_current(&self, reference: &Reference) -> bool {
-        let (mut has_monitor, mut is_any_connected) = (false, false);
+        let group = group_of(&reference.api_version);
+        let (mut needs_read, mut is_any_connected) = (false, false);
         for watched in self.monitors.iter().flatten() {
-            if self.is_kind(watched.kind, &reference.api_version, &reference.kind) {
-                if watched.is_connected {
+            let Some(kind) = self.kinds.get(watched.kind) else {
+                continue;
+            };
+            if group_of(&kind.api_version) == group {
+                let is_it = *kind.kind == *reference.kind;
+                if is_it && watched.is_connected {
                     return true;
                 }
-                has_monitor = true;
+                needs_read |= is_it || watched.is_separate;
             }
             is_any_connected |= watched.is_connected && !watched.is_separate;
         }
-        !has_monitor && is_any_connected
+        !needs_read && is_any_connected
     }
 
     /// Returns the latest resourceVersion that was seen of a resource; 0 if none was.
@@ -103,10 +110,18 @@ impl Graph {
         watched.map_or(NO_VERSION, |watched| watched.version)
     }
 
-    /// Returns the monitor that has reported an object, and the resourceVersion.
+    /// Returns whether resourceVersions have decreased, and the resource has not been listed again.
+    pub fn is_outdated(&self, monitor: Monitor) -> bool {
+        let watched = self.monitors.get(usize::from(monitor.0)).and_then(Option::as_ref);
+        watched.is_some_and(|watched| watched.is_outdated)
+    }
+
+    /// Returns the monitor that has reported an object, and the resourceVersion. Returns `None` if
+    /// the version may be that of a former store.
     pub fn observed_version(&self, uid: &str) -> Option<(Monitor, u64)> {
         let node = &self.nodes[self.find(self.uids.find(uid)?)?];
-        node.is_observed().then_some((node.monitor, node.version))
+        let is_known = node.is_observed() && !self.is_outdated(node.monitor);
+        is_known.then_some((node.monitor, node.version))
     }
 
     /// Returns whether a response shows that resourceVersions have decreased. `known` is the

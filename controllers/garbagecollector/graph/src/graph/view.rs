@@ -255,7 +255,7 @@ impl Graph {
 
     /// Returns some of the dependents that block the deletion of a node.
     fn blockers(&self, id: Id) -> Vec<Identity> {
-        let blocking = self.references_to(id).filter(|edge| self.edges[*edge].blocks);
+        let blocking = self.references_to(id).filter(|edge| self.edges[*edge].is_blocking());
         blocking
             .take(NAMED)
             .map(|edge| self.identity(self.edges[edge].dependent))

@@ -1,7 +1,7 @@
 //! How long a proof of absence is used: etcd may have been restored from a backup.
 
 use super::{collector::Collector, simulation::Simulation, simulation::reference};
-use crate::{FollowUps, Graph, PartialMetadata, PartialObject, verdict::PropagationPolicy};
+use crate::{FollowUps, Graph, Identity, PartialMetadata, PartialObject, verdict::PropagationPolicy};
 
 const PODS: &str = "v1/Pod";
 const NODES: &str = "v1/Node";
@@ -126,4 +126,107 @@ fn decreased_versions_of_an_aggregated_api_concern_only_themselves() {
     assert_eq!(graph.statistics().absent, 0);
     // The lists that follow are not older than anything.
     assert_eq!(list(&mut graph, nodes, "400"), (false, 0));
+}
+
+/// A reference may name another version than the one that is watched.
+#[test]
+fn proof_by_another_version_rests_on_the_watch_of_the_kind() {
+    const WATCHED: &str = "wardle.example.com/v1/Flunder";
+    const OTHER: &str = "wardle.example.com/v1beta1/Flunder";
+    let mut graph = Graph::default();
+    let mut follow_ups = FollowUps::default();
+    let nodes = graph.add_monitor("v1", "Node");
+    let flunders = graph.add_monitor("wardle.example.com/v1", "Flunder");
+    graph.set_separate(flunders, true);
+    for monitor in [nodes, flunders] {
+        graph.begin_list(monitor);
+        graph.complete_list(monitor, Some("5"), &mut follow_ups);
+    }
+    let owner = reference(OTHER, "owner", "owner", false);
+    graph.observe(nodes, &seen("dependent", "6", &[(OTHER, "owner")]), &mut follow_ups);
+    let uid = graph.uid("owner").unwrap();
+    let prove = |graph: &mut Graph| {
+        graph.mark_absent(&Identity::of_owner(&owner, None), &mut FollowUps::default());
+        assert!(graph.absent.contains(uid, &owner, None));
+    };
+    prove(&mut graph);
+    assert!(graph.is_proof_current(&owner));
+    graph.disconnect(flunders);
+    assert!(!graph.is_proof_current(&owner), "the watch of the kind has ended");
+    graph.resume(flunders);
+    assert!(
+        !graph.absent.contains(uid, &owner, None),
+        "the watch of the kind has resumed"
+    );
+    prove(&mut graph);
+    graph.go_back(Some(flunders), &mut follow_ups);
+    assert!(!graph.absent.contains(uid, &owner, None), "its versions have decreased");
+    prove(&mut graph);
+    graph.observe(flunders, &seen("owner", "7", &[(WATCHED, "none")]), &mut follow_ups);
+    assert!(
+        !graph.absent.contains(uid, &owner, None),
+        "the watch has reported the owner"
+    );
+    // Nothing shows a restore of the store of a kind that is not watched.
+    let unwatched = reference("wardle.example.com/v1/Fischer", "owner", "owner", false);
+    assert!(!graph.is_proof_current(&unwatched));
+    assert!(graph.is_proof_current(&reference("v1/Secret", "owner", "owner", false)));
+}
+
+/// After a restore, the versions of nodes that were not listed again say nothing about the store.
+#[test]
+fn versions_of_a_former_store_are_not_compared() {
+    let mut graph = Graph::default();
+    let mut follow_ups = FollowUps::default();
+    let nodes = graph.add_monitor("v1", "Node");
+    let list = |graph: &mut Graph, names: &[&str], version: &str| {
+        graph.begin_list(nodes);
+        for name in names {
+            graph.observe(nodes, &seen(name, version, &[]), &mut FollowUps::default());
+        }
+    };
+    list(&mut graph, &["a", "b"], "500");
+    graph.complete_list(nodes, Some("500"), &mut follow_ups);
+    assert_eq!(graph.observed_version("b"), Some((nodes, 500)));
+    graph.go_back(Some(nodes), &mut follow_ups);
+    list(&mut graph, &["a"], "400");
+    assert!(graph.is_outdated(nodes));
+    assert_eq!(graph.observed_version("b"), None);
+    graph.observe(nodes, &seen("b", "400", &[]), &mut follow_ups);
+    graph.complete_list(nodes, Some("400"), &mut follow_ups);
+    assert!(!graph.is_outdated(nodes));
+    assert_eq!(graph.observed_version("b"), Some((nodes, 400)));
+}
+
+/// A cluster-scoped object with a namespaced owner is never deleted for it.
+#[test]
+fn reference_across_scopes_does_not_block_a_foreground_deletion() {
+    const POD: &str = "v1/Pod";
+    let mut owner = seen("owner", "1", &[]);
+    owner.metadata.namespace = Some("n".into());
+    owner.metadata.deleting = true;
+    owner.metadata.finalizers.foreground = true;
+    let mut dependent = seen("dependent", "1", &[]);
+    dependent.metadata.owner_references = [reference(POD, "owner", "owner", true)].into();
+    for is_owner_first in [false, true] {
+        let mut graph = Graph::default();
+        let pods = graph.add_monitor("v1", "Pod");
+        let nodes = graph.add_monitor("v1", "Node");
+        let mut follow_ups = FollowUps::default();
+        if is_owner_first {
+            graph.observe(pods, &owner, &mut follow_ups);
+        }
+        graph.observe(nodes, &dependent, &mut follow_ups);
+        follow_ups = FollowUps::default();
+        if is_owner_first {
+            graph.observe(nodes, &dependent, &mut follow_ups);
+        } else {
+            graph.observe(pods, &owner, &mut follow_ups);
+        }
+        let id = graph.find(graph.uid("owner").unwrap()).unwrap();
+        assert_eq!(graph.nodes[id].blocking, 0, "owner first: {is_owner_first}");
+        assert!(is_owner_first || follow_ups.attempt.contains(&graph.uid("owner").unwrap()));
+        graph.observe(nodes, &seen("dependent", "2", &[]), &mut follow_ups);
+        assert_eq!(graph.nodes[id].blocking, 0);
+    }
 }
