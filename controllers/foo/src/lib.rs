@@ -88,9 +88,7 @@ fn build(ctx: &Context<'_>) -> Result<Registrations, BuildError> {
     let controller = KeyedController::new(ctx, "Foos", FooReconciler { caches })
         .workers(workers.into())
         .field_manager(FIELD_MANAGER)
-        .watch(&foos, move |delta| {
-            observe::foos_for_foo(&for_foos, delta.change.object())
-        })
+        .watch(&foos, move |delta| observe::foos_for_foo(&for_foos, &delta.change))
         // Changes of Deployments are routine, so that with many Foos all Deployments are
         // created before any status is written.
         .watch_routine(&deployments, move |delta| {

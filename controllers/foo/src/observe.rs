@@ -2,9 +2,10 @@
 //!
 //! Architecture Invariant: pure. The caches are an argument.
 
-use std::sync::Arc;
+use std::{iter, sync::Arc};
 
 use portreeve_api::{FOOS, Metadata, ObjectKey};
+use portreeve_informer::Change;
 
 use crate::{CachedFoo, deployment::CachedDeployment};
 
@@ -50,7 +51,8 @@ pub(crate) enum Demand {
     /// Another Foo asks for it.
     Waiting,
     /// Another Foo asks for it, and the controlling Foo waits for that Foo, directly or through
-    /// others. Nobody can continue before one of their Deployments is deleted.
+    /// others. Nobody can continue before one of their Deployments is deleted, and nobody else
+    /// asks for their names.
     Deadlocked,
 }
 
@@ -76,10 +78,8 @@ pub(crate) fn observe(caches: &impl Caches, key: &ObjectKey) -> Option<Observed>
 }
 
 fn demand(caches: &impl Caches, foo: &Arc<CachedFoo>, outdated: &CachedDeployment) -> Demand {
-    let asking = caches.foos_asking_for(&outdated.metadata.key());
-    let is_waiting =
-        |other: &Arc<CachedFoo>| other.metadata.uid != foo.metadata.uid && !other.metadata.is_terminating();
-    if !asking.iter().any(is_waiting) {
+    let asking = asking_for(caches, &outdated.metadata.key());
+    if !asking.iter().any(|other| other.metadata.uid != foo.metadata.uid) {
         return Demand::None;
     }
     match end_of_cycle(caches, foo) {
@@ -88,15 +88,27 @@ fn demand(caches: &impl Caches, foo: &Arc<CachedFoo>, outdated: &CachedDeploymen
     }
 }
 
+/// Returns the Foos that ask for the Deployment with this key and can create it.
+fn asking_for(caches: &impl Caches, deployment: &ObjectKey) -> Vec<Arc<CachedFoo>> {
+    let mut asking = caches.foos_asking_for(deployment);
+    asking.retain(|foo| !foo.metadata.is_terminating());
+    asking
+}
+
 /// Follows the Foos that wait for each other, from `foo` to the Foo that holds the name it asks
-/// for, and so on. Returns the Deployment of `foo` at which the cycle closes, or `None` if there is
-/// no cycle or the name of one of its Deployments becomes free anyway.
+/// for, and so on. Returns the Deployment of `foo` at which the cycle closes. Returns `None` if
+/// there is no cycle, or the name of one of its Deployments becomes free anyway, or another Foo
+/// asks for one of the names: it could get the name first, and a Foo of the cycle would be left
+/// without a Deployment.
 fn end_of_cycle(caches: &impl Caches, foo: &Arc<CachedFoo>) -> Option<ObjectKey> {
     let mut waiting = Arc::clone(foo);
     for _ in 0..LONGEST_CYCLE {
         let key = waiting.metadata.key().with_name(waiting.spec.deployment_name.as_str());
         let deployment = caches.deployment(&key)?;
         if deployment.metadata.is_terminating() {
+            return None;
+        }
+        if asking_for(caches, &key).len() > 1 {
             return None;
         }
         let holder = deployment.metadata.controller()?;
@@ -112,14 +124,21 @@ fn end_of_cycle(caches: &impl Caches, foo: &Arc<CachedFoo>) -> Option<ObjectKey>
     None
 }
 
-/// Returns the Foos that a change of a Foo affects: the Foo itself, and the Foo that controls the
-/// Deployment with the name that it asks for. That one may delete the Deployment now.
-pub(crate) fn foos_for_foo(caches: &impl Caches, foo: &CachedFoo) -> Vec<ObjectKey> {
+/// Returns the Foos that a change of a Foo affects: the Foo itself, and the Foos that control the
+/// Deployments with the names that it asks for and asked for before. They may delete them now: the
+/// first because the name is wanted, the second because fewer Foos want it.
+pub(crate) fn foos_for_foo(caches: &impl Caches, change: &Change<CachedFoo>) -> Vec<ObjectKey> {
+    let foo = change.object();
     let key = foo.metadata.key();
-    let wanted = caches.deployment(&key.with_name(foo.spec.deployment_name.as_str()));
-    let holder = wanted.and_then(|wanted| controlling_foo(&wanted.metadata));
-    let holder = holder.filter(|holder| *holder != key);
-    [key].into_iter().chain(holder).collect()
+    let before = match change {
+        Change::Updated { old, .. } if old.spec.deployment_name != foo.spec.deployment_name => Some(old),
+        _ => None,
+    };
+    let holders = iter::once(foo).chain(before).filter_map(|foo| {
+        let wanted = caches.deployment(&key.with_name(foo.spec.deployment_name.as_str()))?;
+        controlling_foo(&wanted.metadata).filter(|holder| *holder != key)
+    });
+    iter::once(key.clone()).chain(holders).collect()
 }
 
 /// Returns the Foos that a change of a Deployment affects: its owner, and the Foos that ask for its

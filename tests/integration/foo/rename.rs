@@ -1,7 +1,10 @@
 //! Tests of Foos that ask for another Deployment name.
 
 use anyhow::{Context, Result, ensure};
-use kube::{ResourceExt, api::ListParams};
+use kube::{
+    ResourceExt,
+    api::{DeleteParams, ListParams},
+};
 use portreeve_api::{
     Foo,
     conditions::{self, Condition, ConditionStatus},
@@ -126,6 +129,14 @@ async fn a_foo_that_is_created_for_a_kept_name_gets_it_at_once() -> Result<()> {
     Ok(())
 }
 
+/// Waits until a Foo is ready, and ensures that this Deployment is the one that it asks for.
+async fn wait_for_own_deployment(fixture: &NamespaceFixture, foo: &str, deployment: &str) -> Result<()> {
+    let foo = fixture.wait_for_condition(foo, "Ready", ConditionStatus::True).await?;
+    let found = fixture.deployments().get(deployment).await?;
+    ensure!(owned(&found) == desired(&foo), "{:#}", owned(&found));
+    Ok(())
+}
+
 /// Renames Foos one after the other, each to the next one's name and the last one to the first
 /// one's, and waits until each has the Deployment that it asks for. None ever becomes available.
 async fn exchange(fixture: &NamespaceFixture, names: &[&str]) -> Result<()> {
@@ -147,9 +158,7 @@ async fn exchange(fixture: &NamespaceFixture, names: &[&str]) -> Result<()> {
     rename(fixture, closing.0, closing.1).await?;
     let done = async {
         for (foo, deployment) in &renames {
-            let foo = fixture.wait_for_condition(foo, "Ready", ConditionStatus::True).await?;
-            let found = fixture.deployments().get(deployment).await?;
-            ensure!(owned(&found) == desired(&foo), "{:#}", owned(&found));
+            wait_for_own_deployment(fixture, foo, deployment).await?;
         }
         anyhow::Ok(())
     };
@@ -167,6 +176,42 @@ async fn two_foos_swap_names() -> Result<()> {
 #[tokio::test]
 async fn three_foos_exchange_names() -> Result<()> {
     exchange(&fixture("exchanged").await?, &["red", "yellow", "blue"]).await
+}
+
+/// If the third Foo got the name first, one of the two would be left without a Deployment.
+#[tokio::test]
+async fn two_foos_swap_names_once_no_third_one_asks_for_them() -> Result<()> {
+    let fixture = fixture("contested").await?;
+    let (_, blue) = fixture.ready_foo("blue", 2).await?;
+    let (_, green) = fixture.ready_foo("green", 2).await?;
+    fixture.create_foo("third", "blue", 1).await?;
+    fixture
+        .wait_for_condition("third", "Conflict", ConditionStatus::True)
+        .await?;
+    rename(&fixture, "blue", "green").await?;
+    rename(&fixture, "green", "blue").await?;
+    for (foo, deployment) in [("blue", "green"), ("green", "blue")] {
+        fixture
+            .wait_for_condition(foo, "Conflict", ConditionStatus::True)
+            .await?;
+        let found = wait_for_renaming(&fixture, foo, ConditionStatus::True, "ErrResourceExists").await?;
+        let message = renaming(&found).map(|renaming| renaming.message.clone());
+        let expected = format!("Keeping Deployment {foo:?} until Deployment {deployment:?} is available");
+        ensure!(message.as_ref() == Some(&expected), "{message:?}");
+    }
+    // A later Foo is ready after the renames were reconciled, because the queue is first in, first
+    // out.
+    fixture.ready_foo("later", 1).await?;
+    for old in [&blue, &green] {
+        let kept = fixture.deployments().get(&old.name_any()).await?;
+        ensure!(kept.resource_version() == old.resource_version(), "{kept:?}");
+    }
+    fixture.foos().delete("third", &DeleteParams::default()).await?;
+    let swapped = async {
+        wait_for_own_deployment(&fixture, "blue", "green").await?;
+        wait_for_own_deployment(&fixture, "green", "blue").await
+    };
+    in_time("two Foos swap names after the third one is gone", swapped).await
 }
 
 /// In a conflict with a Deployment that no Foo gives up, the old Deployment is all that runs.

@@ -63,6 +63,8 @@ fn every_case_has_the_expected_plan() {
         the old name is wanted during a conflict          patch status of Foo n/a, event ErrResourceExists on Foo n/a
         two Foos swap names                               delete Deployment n/old, patch status of Foo n/a, event ErrResourceExists on Foo n/a
         two Foos swap names, one name becomes free        patch status of Foo n/a, event ErrResourceExists on Foo n/a
+        two Foos swap names, a third one asks for one     patch status of Foo n/a, event ErrResourceExists on Foo n/a
+        two Foos swap names, the third one terminates     delete Deployment n/old, patch status of Foo n/a, event ErrResourceExists on Foo n/a
         three Foos exchange names                         delete Deployment n/old, patch status of Foo n/a, event ErrResourceExists on Foo n/a
         a Foo waits for one that is in conflict           patch status of Foo n/a, event ErrResourceExists on Foo n/a
         a Foo waits for two that exchange names           patch status of Foo n/a, event ErrResourceExists on Foo n/a

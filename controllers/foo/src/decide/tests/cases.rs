@@ -219,6 +219,9 @@ fn demands() -> Cases {
     let swapped = with_deployment_of(with_another_foo(renamed(), "b", "old"), "b", "web");
     let mut is_already_free = swapped.clone();
     is_already_free.change("web", "/metadata/deletionTimestamp", DELETED.into());
+    let contested = with_another_foo(swapped.clone(), "c", "old");
+    let mut no_longer_contested = contested.clone();
+    no_longer_contested.write_foo("c", |foo| foo["metadata"]["deletionTimestamp"] = DELETED.into());
     let behind_another = with_another_foo(with_another_foo(renamed(), "b", "taken"), "c", "old");
     let mut behind_foreign = with_deployment_of(behind_another.clone(), "b", "web");
     behind_foreign.add("taken", json!({}));
@@ -240,6 +243,8 @@ fn demands() -> Cases {
         ),
         ("two Foos swap names", swapped),
         ("two Foos swap names, one name becomes free", is_already_free),
+        ("two Foos swap names, a third one asks for one", contested),
+        ("two Foos swap names, the third one terminates", no_longer_contested),
         ("three Foos exchange names", cycle),
         ("a Foo waits for one that is in conflict", behind_foreign),
         ("a Foo waits for two that exchange names", beside_a_cycle),

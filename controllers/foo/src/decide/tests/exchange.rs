@@ -2,21 +2,26 @@
 //! with or without a Deployment controller. The controller reconciles only the Foos that a watch
 //! event affects. No Deployment is deleted before its replacement is available, unless another Foo
 //! waits for its name. In the end every Foo controls the Deployment that it asks for.
+//!
+//! If one more Foo asks for the name of another one, no Foo loses its Deployment without a new one.
 
 use std::collections::BTreeSet;
 
 use portreeve_api::Metadata;
+use portreeve_informer::Change;
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::{Value, json};
 
 use super::{
     random::{controller, is_available},
-    simulation::{Outcome, Simulation},
+    simulation::{Outcome, Simulation, decode},
 };
-use crate::{CachedFoo, decide::*, observe};
+use crate::{decide::*, observe};
 
 const FOOS: [&str; 4] = ["a", "b", "c", "d"];
 const NAMES: [&str; 5] = ["v", "w", "x", "y", "z"];
+/// The Foo that asks for the name of another one.
+const RIVAL: &str = "rival";
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
@@ -43,6 +48,14 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     vec(event, 0..60)
 }
 
+/// Returns a Foo that asks for a Deployment.
+fn foo(name: &str, deployment: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "uid": format!("foo-{name}"), "generation": 1},
+        "spec": {"deploymentName": deployment, "replicas": 2},
+    })
+}
+
 /// The cluster, its state after each write, and the controller.
 struct Cluster {
     simulation: Simulation,
@@ -56,13 +69,7 @@ struct Cluster {
 impl Cluster {
     /// Returns Foos whose Deployments are available. The last name is free.
     fn new() -> Self {
-        let foos = FOOS.iter().zip(NAMES).map(|(foo, name)| {
-            json!({
-                "metadata": {"name": foo, "uid": format!("foo-{foo}"), "generation": 1},
-                "spec": {"deploymentName": name, "replicas": 2},
-            })
-        });
-        let foos: Vec<_> = foos.collect();
+        let foos: Vec<_> = FOOS.iter().zip(NAMES).map(|(name, wanted)| foo(name, wanted)).collect();
         let mut simulation = Simulation::with_foo(foos[0].clone());
         foos[1..].iter().for_each(|foo| simulation.add_foo(foo.clone()));
         let mut cluster = Self {
@@ -117,12 +124,18 @@ impl Cluster {
             return;
         };
         let before = self.history[self.foos].foos();
-        let changed = next.foos().iter().filter(|(name, foo)| before[*name] != **foo);
-        let changed: Vec<Value> = changed.map(|(_, foo)| foo.clone()).collect();
+        let changed = next.foos().iter().filter(|(name, foo)| before.get(*name) != Some(*foo));
+        let deltas = changed.map(|(name, foo)| match before.get(name) {
+            None => Change::Added(decode(foo)),
+            Some(old) => Change::Updated {
+                old: decode(old),
+                new: decode(foo),
+            },
+        });
+        let deltas: Vec<_> = deltas.collect();
         self.foos += 1;
-        for foo in changed {
-            let foo: CachedFoo = serde_json::from_value(foo).unwrap();
-            let affected = observe::foos_for_foo(&self.caches(), &foo);
+        for change in deltas {
+            let affected = observe::foos_for_foo(&self.caches(), &change);
             self.queue.extend(affected.iter().map(|key| key.name.to_string()));
         }
     }
@@ -187,6 +200,16 @@ impl Cluster {
         panic!("the plans do not converge: {:?}", self.simulation);
     }
 
+    /// Asserts that each of the Foos that had a Deployment at first has one.
+    fn assert_nobody_is_left_without_a_deployment(&self) {
+        let deployments = self.simulation.deployments();
+        let owners: BTreeSet<_> = deployments.values().filter_map(controller).collect();
+        for name in FOOS {
+            let uid = &self.simulation.foos()[name]["metadata"]["uid"];
+            assert!(owners.contains(uid.as_str().unwrap()), "{name}: {:?}", self.simulation);
+        }
+    }
+
     /// Asserts that every Foo controls the Deployment that it asks for, and that no other
     /// Deployment remains without a condition.
     fn assert_settled(&self, has_deployment_controller: bool) {
@@ -246,6 +269,32 @@ proptest! {
         for (foo, name) in FOOS.into_iter().zip(names) {
             cluster.apply(Event::Rename(foo, name));
         }
+        cluster.settle(has_deployment_controller);
+        cluster.assert_settled(has_deployment_controller);
+    }
+
+    #[test]
+    fn no_foo_loses_its_deployment_to_one_that_asks_for_its_name(
+        events in events(),
+        names in Just(NAMES.to_vec()).prop_shuffle(),
+        contested in select(NAMES[..FOOS.len()].to_vec()),
+        has_deployment_controller in any::<bool>(),
+    ) {
+        let mut cluster = Cluster::new();
+        cluster.simulation.add_foo(foo(RIVAL, contested));
+        cluster.remember();
+        cluster.settle(true);
+        for (foo, name) in FOOS.into_iter().zip(names) {
+            cluster.apply(Event::Rename(foo, name));
+        }
+        // Nobody can protect a Foo from a rival that the cache does not show yet.
+        cluster.apply(Event::UpdateCaches(FOOS.len(), 0));
+        for event in events.iter().filter(|event| !matches!(event, Event::Rename(..))) {
+            cluster.apply(*event);
+        }
+        cluster.settle(has_deployment_controller);
+        cluster.assert_nobody_is_left_without_a_deployment();
+        cluster.apply(Event::Rename(RIVAL, "elsewhere"));
         cluster.settle(has_deployment_controller);
         cluster.assert_settled(has_deployment_controller);
     }

@@ -310,7 +310,7 @@ impl Caches for Simulation {
     }
 }
 
-fn decode<T: serde::de::DeserializeOwned>(object: &Value) -> Arc<T> {
+pub(super) fn decode<T: serde::de::DeserializeOwned>(object: &Value) -> Arc<T> {
     Arc::new(serde_json::from_str(&object.to_string()).expect("it can be decoded"))
 }
 
