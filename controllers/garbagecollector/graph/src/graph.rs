@@ -110,6 +110,7 @@ struct Tally {
 
 /// The state of a watched resource.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 struct Watched {
     kind: u32,
     /// The number of its current list.

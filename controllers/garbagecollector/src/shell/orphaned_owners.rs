@@ -216,7 +216,7 @@ impl CollectorContext {
             Some(group) => resource.group == group,
             None => resource_name(resource) == name,
         };
-        let preferred = served.preferred(&[Verb::List]).into_iter();
+        let preferred = served.preferred(&[Verb::List]);
         preferred.filter(is_meant).cloned().collect()
     }
 

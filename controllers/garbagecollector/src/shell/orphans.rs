@@ -212,8 +212,8 @@ impl CollectorContext {
                 .filter_map(|version| version.split_once('/'))
                 .map(|(group, _)| group);
             let is_unknown = |group: &&str| {
-                let resources = served.into_iter().flat_map(|served| served.preferred(&[]));
-                !resources.into_iter().any(|resource| resource.group == *group)
+                let mut resources = served.into_iter().flat_map(|served| served.preferred(&[]));
+                !resources.any(|resource| resource.group == *group)
             };
             groups.filter(is_unknown).map(unserved).collect()
         };
@@ -239,9 +239,10 @@ impl CollectorContext {
         let releases = dependents.into_iter().map(|(item, references)| async move {
             let of_group = || unserved(item.api_version.split_once('/').map_or("", |(group, _)| group));
             let resource = self.resource(&item).unwrap_or_else(of_group);
-            let is_certain = match is_doubtful.load(Ordering::Relaxed) {
-                true => self.ensure_orphaning(owner).await,
-                false => Ok(()),
+            let is_certain = if is_doubtful.load(Ordering::Relaxed) {
+                self.ensure_orphaning(owner).await
+            } else {
+                Ok(())
             };
             let end = match is_certain {
                 Ok(()) => self.release(work, owner, item, references).await,
