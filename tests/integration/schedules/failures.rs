@@ -2,6 +2,7 @@
 //! it.
 
 use anyhow::{Context, Result, ensure};
+use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use kube::{
     Api,
@@ -145,11 +146,12 @@ async fn a_foreign_job_of_the_same_name_is_kept_and_the_creation_is_retried() ->
     for kind in Kind::BOTH {
         environment.clock.reset();
         let name = kind.name();
-        let created = environment.create(kind, name, "0 * * * *", json!({})).await?;
-        let slot = next_minute(created, 60);
+        environment.wait_until_time_left(60).await;
+        let slot = next_minute(Timestamp::now(), 60);
         let taken = kind.job_of(name, slot);
         let foreign = foreign(&taken)?;
         let foreign = jobs.create(&PostParams::default(), &foreign).await?;
+        environment.create(kind, name, "0 * * * *", json!({})).await?;
         environment.clock.set(slot);
         environment.wait_for_events(name, &["FailedCreate"]).await?;
         let found = jobs.get(&taken).await?;
@@ -176,7 +178,7 @@ fn foreign(name: &str) -> Result<Job> {
 async fn a_run_due_during_an_outage_starts_after_the_outage() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
     environment.wait_until_time_left(5).await;
-    let mut slot = jiff::Timestamp::MIN;
+    let mut slot = Timestamp::MIN;
     for kind in Kind::BOTH {
         let created = environment.create(kind, kind.name(), "*/5 * * * *", json!({})).await?;
         environment.wait_until_reconciled(kind, kind.name()).await?;
@@ -200,7 +202,7 @@ async fn a_run_due_during_an_outage_starts_after_the_outage() -> Result<()> {
 async fn a_restart_around_the_due_time_creates_no_job_twice() -> Result<()> {
     let mut environment = ScheduleEnvironment::start().await?;
     environment.wait_until_time_left(1).await;
-    let mut created = jiff::Timestamp::MIN;
+    let mut created = Timestamp::MIN;
     for kind in Kind::BOTH {
         // Without a Job history, only the status records a run that has ended.
         let keep_none = json!({"successfulJobsHistoryLimit": 0});

@@ -51,6 +51,13 @@ async fn a_crontab_keeps_the_names_of_its_jobs() -> Result<()> {
     let patch = Patch::Merge(json!({"status": {"jobNameFormat": null}}));
     let objects = environment.objects(kind);
     objects.patch_status("tab", &PatchParams::default(), &patch).await?;
+    // Once the controller has observed a later change of the spec, its cache has the patch.
+    let deadline = json!({"spec": {"startingDeadlineSeconds": 3_600}});
+    environment.merge(kind, "tab", deadline).await?;
+    let is_observed = |status: &serde_json::Value| status["observedGeneration"] == 2;
+    environment
+        .status(kind, "tab", "the second generation", is_observed)
+        .await?;
     let slot = next_minute(created, 10);
     environment.clock.set(slot);
     environment

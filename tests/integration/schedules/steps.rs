@@ -12,6 +12,7 @@ async fn a_clock_set_forward_starts_the_latest_run_and_reports_the_others_as_mis
     for kind in Kind::BOTH {
         environment.clock.reset();
         let name = kind.name();
+        environment.wait_until_time_left(5).await;
         let created = environment.create(kind, name, "*/5 * * * *", json!({})).await?;
         environment.wait_until_reconciled(kind, name).await?;
         let latest = next_minute(created, 5) + minutes(5 * 7);
@@ -50,6 +51,8 @@ async fn a_clock_set_back_starts_no_run_twice() -> Result<()> {
     for kind in Kind::BOTH {
         environment.clock.reset();
         let name = kind.name();
+        // The canaries must be created before the time to which the clock is set back.
+        environment.wait_until_time_left(1).await;
         // Without a Job history, only the status records a run.
         let created = environment
             .create(kind, name, "* * * * *", json!({"successfulJobsHistoryLimit": 0}))
@@ -101,6 +104,7 @@ async fn a_run_past_its_deadline_is_reported_as_missed_once() -> Result<()> {
     for kind in Kind::BOTH {
         environment.clock.reset();
         let name = kind.name();
+        environment.wait_until_time_left(10).await;
         let created = environment
             .create(kind, name, "*/10 * * * *", json!({"startingDeadlineSeconds": 60}))
             .await?;
