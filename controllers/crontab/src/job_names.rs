@@ -86,18 +86,13 @@ pub(crate) fn minutes(owner: &str, job: &str) -> Option<i64> {
     })
 }
 
-/// Returns the prefixes of a Job's name that a schedule may have derived it from: everything before
-/// the last dash, and the name of the schedule unless it is truncated.
+/// Returns the prefixes of a Job's name that may be among [`JobNames::prefixes`] of its schedule:
+/// everything before the last dash, and without the `-run` at its end.
 pub(crate) fn prefixes(job: &str) -> Vec<&str> {
-    let Some((prefix, last)) = job.rsplit_once('-') else {
+    let Some((prefix, _)) = job.rsplit_once('-') else {
         return Vec::new();
     };
-    let hashed = || {
-        let (owner, _) = prefix.rsplit_once('-').filter(|_| last.starts_with(['t', 'r']))?;
-        Some(owner)
-    };
-    let owner = prefix.strip_suffix("-run").or_else(hashed);
-    [prefix].into_iter().chain(owner).collect()
+    [prefix].into_iter().chain(prefix.strip_suffix("-run")).collect()
 }
 
 /// Returns what all names of the format `Hashed` of one schedule start with.

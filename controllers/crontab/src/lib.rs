@@ -37,6 +37,7 @@ use crate::{
     cronjob::CachedCronJob,
     crontab::CachedCronTab,
     job::{CachedJob, JOBS},
+    job_names::JobNames,
     observed_runs::RunTracker,
     schedule_resource::{Observed, ScheduleResource},
 };
@@ -146,6 +147,17 @@ fn build<K: ScheduleResource>(
         }),
         run_tracker: run_tracker.clone(),
     };
+    let by_job_names = objects.index("job names", |object: &K| {
+        let (metadata, format) = (object.metadata(), object.job_name_format());
+        let names = JobNames {
+            owner: &metadata.name,
+            format,
+        };
+        let prefixes = names.prefixes().into_iter();
+        prefixes
+            .map(|prefix| namespaced_name(&metadata.key().with_name(prefix)))
+            .collect()
+    });
     let (clock, schedules) = (Arc::clone(&ctx.shared.clock), objects.clone());
     let mut controller = KeyedController::new(ctx, queue, reconciler)
         .workers(workers.into())
@@ -166,7 +178,7 @@ fn build<K: ScheduleResource>(
         // all due Jobs are created.
         .watch_routine(&jobs, move |delta| {
             job_run_tracker.observe_job(delta, &schedules, job_clock.now());
-            schedules_for_job(delta, &schedules)
+            schedules_for_job(delta, &by_job_names)
         });
     Ok(controller.build())
 }
@@ -178,7 +190,8 @@ fn namespaced_name(key: &ObjectKey) -> Box<str> {
 
 /// Returns the schedules that a change of a Job affects: its controllers before and after the
 /// change. If no schedule controls it, these are the schedules whose next Job name it may take.
-fn schedules_for_job<K: ScheduleResource>(delta: &Delta<CachedJob>, objects: &Informer<K>) -> Vec<ObjectKey> {
+/// `by_job_names` is an index of the schedules by the prefixes of their Jobs' names.
+fn schedules_for_job<K: ScheduleResource>(delta: &Delta<CachedJob>, by_job_names: &Index<K>) -> Vec<ObjectKey> {
     let job = delta.change.object();
     let old = match &delta.change {
         Change::Updated { old, .. } => Some(old),
@@ -192,10 +205,9 @@ fn schedules_for_job<K: ScheduleResource>(delta: &Delta<CachedJob>, objects: &In
     if !owners.is_empty() {
         return owners;
     }
-    let keys = job_names::prefixes(job.name())
-        .into_iter()
-        .map(|prefix| delta.key().with_name(prefix));
-    keys.filter(|key| objects.get(key).is_some()).collect()
+    let prefixes = job_names::prefixes(job.name()).into_iter();
+    let schedules = prefixes.flat_map(|prefix| by_job_names.get(&namespaced_name(&delta.key().with_name(prefix))));
+    schedules.map(|schedule| schedule.metadata().key()).collect()
 }
 
 struct CronReconciler<K> {
