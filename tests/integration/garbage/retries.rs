@@ -5,12 +5,14 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
 use http::StatusCode;
+use k8s_openapi::api::events::v1::Event;
+use kube::{Api, api::ListParams};
 use portreeve_testing::{CannedResponse, ControlPlane, Fault, FaultProxy, Matcher, Repeat, eventually};
 use serde_json::{Value, json};
 
 use super::collector::Collector;
 use crate::fixtures::{
-    LIMIT,
+    LIMIT, RETRY_LIMIT,
     dynamic_client::{DynamicClient, ensure_throughout},
     object_builder::{config_map, secret},
 };
@@ -148,4 +150,29 @@ async fn reads_without_a_response_do_not_occupy_all_workers() -> Result<()> {
     proxy.heal();
     collector.wait_until_synced().await?;
     dynamic_client.catch_up().await
+}
+
+/// The apiserver answers each deletion of one object with 500, as when it cannot reach a webhook.
+#[tokio::test]
+async fn a_lasting_failure_is_reported_by_an_event() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let dynamic_client = DynamicClient::new(&plane, "gc-failing").await?;
+    let proxy = FaultProxy::start(&plane).await?;
+    let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "failing")?;
+    let failure = CannedResponse::status(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "no webhook");
+    let deletions = Matcher::any().method("DELETE").name("failing");
+    proxy.respond(deletions, failure, Repeat::UntilHealed);
+    let _collector = Collector::start_as(&plane, &kubeconfig, "collector", &[]).await?;
+    let nobody = json!({"apiVersion": "v1", "kind": "Service", "name": "nobody", "uid": "nobody"});
+    let failing = dynamic_client.create(secret("failing").owner(nobody)).await?;
+    let events: Api<Event> = Api::namespaced(dynamic_client.client().clone(), dynamic_client.name());
+    eventually(RETRY_LIMIT, "the event", || async {
+        let events = events.list(&ListParams::default()).await?;
+        let mut reasons = events.iter().filter_map(|event| event.reason.as_deref());
+        ensure!(reasons.any(|reason| reason == "GarbageCollectionFailed"), "{events:?}");
+        anyhow::Ok(())
+    })
+    .await?;
+    proxy.heal();
+    dynamic_client.wait_until_gone(&failing).await
 }

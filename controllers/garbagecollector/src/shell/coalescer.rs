@@ -105,7 +105,7 @@ impl CollectorContext {
             }
             Ok(Ok(_)) => ReadResult::Absent,
             Ok(Err(error)) => {
-                if error.concerns_resource() || error.is_server_error() {
+                if error.concerns_resource() || error.is_transient() && !self.outage.is_outage() {
                     self.close_gate(&resource, &error.to_string());
                 }
                 tracing::debug!(%identity, reason = error.to_string(), "failed to read object");

@@ -198,7 +198,7 @@ impl CollectorContext {
             return UNSERVED_INTERVAL;
         }
         let failed = self.failures.lock().duration((uid, false), Instant::now());
-        if failed < LIMIT || self.outage.is_failing() {
+        if failed < LIMIT || self.outage.is_outage() {
             return LIMIT.saturating_sub(failed).max(MIN_INTERVAL);
         }
         let dependent = self.graph.lock().name(uid);

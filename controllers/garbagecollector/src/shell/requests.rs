@@ -103,15 +103,14 @@ impl RequestError {
         )
     }
 
-    /// Returns whether the apiserver responded, and failed itself: a conversion webhook does not
-    /// work, for example.
-    pub(super) fn is_server_error(&self) -> bool {
+    /// Returns whether the request failed without a reason to wait for: a conversion webhook does
+    /// not work, for example.
+    pub(super) fn is_transient(&self) -> bool {
         matches!(
             self,
             Self::Other {
                 kind: ApiErrorKind::Transient,
                 after: None,
-                is_unavailable: false,
                 ..
             }
         )

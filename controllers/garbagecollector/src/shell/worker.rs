@@ -204,22 +204,46 @@ impl CollectorContext {
         let uid = work.key().uid;
         let message = failure.to_string();
         tracing::debug!(item = %intent.item(), reason = message, "retrying failed attempt");
-        if self.failed((uid, false), message.clone(), false) {
+        let is_new = self.failed((uid, false), message.clone(), false);
+        if is_new {
             self.note_down(intent, &format!("failed: {message}"));
-        } else if matches!(failure, RequestError::Other { .. }) {
-            // This failure has already been reported.
-            return failure.outcome(&self.outage);
         }
-        if matches!(failure, RequestError::Other { kind, .. } if is_rejected(*kind)) {
-            tracing::warn!(item = %intent.item(), reason = message, "failed to change object: the apiserver rejected the request");
-            let note = EventContent::warning(
-                "GarbageCollectionRefused",
-                "Collect",
-                format!("The apiserver rejected a request of the garbage collector to change this object: {message}"),
-            );
-            work.charge(self.note(intent.item(), &note.report_once(message)).into());
+        if let RequestError::Other {
+            kind, is_unavailable, ..
+        } = failure
+        {
+            if is_new && is_rejected(*kind) {
+                tracing::warn!(item = %intent.item(), reason = message, "failed to change object: the apiserver rejected the request");
+                let note = EventContent::warning(
+                    "GarbageCollectionRefused",
+                    "Collect",
+                    format!(
+                        "The apiserver rejected a request of the garbage collector to change this object: {message}"
+                    ),
+                );
+                work.charge(self.note(intent.item(), &note.report_once(message)).into());
+            } else if !is_rejected(*kind)
+                && self.has_failed_long((uid, false))
+                && !(*is_unavailable && self.outage.is_outage())
+            {
+                self.report_lasting_failure(work, intent.item(), &message);
+            }
         }
         failure.outcome(&self.outage)
+    }
+
+    /// Reports an object that could not be changed for a long time, although other requests succeed.
+    fn report_lasting_failure(&self, work: &Work<QueuedObject>, item: &Identity, message: &str) {
+        let note = EventContent::warning(
+            "GarbageCollectionFailed",
+            "Collect",
+            format!("Requests of the garbage collector to change this object have failed for 30 s: {message}"),
+        );
+        // Messages may differ in each attempt, so one event for each object is enough.
+        if self.note(item, &note.report_once("lasting failure".to_owned())) {
+            tracing::warn!(%item, reason = message, "failed to change object for 30 s; retrying with backoff");
+            work.charge(1);
+        }
     }
 
     /// Carries out an intent.
