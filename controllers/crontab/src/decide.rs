@@ -49,6 +49,7 @@ pub(crate) fn refused<K: ScheduleResource>(observed: &Observed<K>, effect: &Effe
         }
         // Send an event but set no condition: the next decision finds no fault and would reset it.
         Effect::Delete { .. } => report("FailedDelete"),
+        Effect::PatchStatus { .. } => report("FailedStatusUpdate"),
         Effect::RequireAbsent { .. } => report("FailedGet"),
         _ => Plan::nothing(),
     }

@@ -12,7 +12,10 @@ use serde_json::{Value, json};
 
 use super::environment::ScheduleEnvironment;
 use crate::{
-    faults::{admission::reject_job_deletions, servers::during_outage},
+    faults::{
+        admission::{reject_crontab_statuses, reject_job_deletions, stop_rejecting},
+        servers::during_outage,
+    },
     fixtures::schedules::{Kind, minutes, next_minute},
 };
 
@@ -275,5 +278,27 @@ async fn a_rejected_deletion_is_reported_by_event_and_changes_no_condition() -> 
         jobs.get_opt(&job).await?.is_some(),
         "the Job was deleted in spite of the policy"
     );
+    environment.daemon.stop().await
+}
+
+#[tokio::test]
+async fn a_rejected_first_status_is_reported_and_delays_the_first_run() -> Result<()> {
+    let environment = ScheduleEnvironment::start().await?;
+    let (kind, name) = (Kind::CronTab, "tab");
+    reject_crontab_statuses(&environment.fixture).await?;
+    environment.wait_until_time_left(60).await;
+    let created = environment.create(kind, name, "0 * * * *", json!({})).await?;
+    let slot = next_minute(created, 60);
+    environment.clock.set(slot);
+    environment.wait_for_events(name, &["FailedStatusUpdate"]).await?;
+    ensure!(
+        environment.jobs(name).await?.is_empty(),
+        "a run precedes the first status"
+    );
+    stop_rejecting(&environment.fixture).await?;
+    environment.wait_for_jobs(name, &[kind.job_of(name, slot)]).await?;
+    environment
+        .wait_for_events(name, &["FailedStatusUpdate", "SuccessfulCreate"])
+        .await?;
     environment.daemon.stop().await
 }

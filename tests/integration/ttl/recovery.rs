@@ -11,7 +11,7 @@ use serde_json::json;
 use super::environment::{TtlEnvironment, seconds};
 use crate::{
     faults::{
-        admission::{allow_job_deletions, reject_job_deletions},
+        admission::{reject_job_deletions, stop_rejecting},
         servers::{ServerFault, during_outage},
     },
     fixtures::{LIMIT, jobs::Jobs},
@@ -168,7 +168,7 @@ async fn a_rejected_deletion_is_reported_once_and_succeeds_when_allowed() -> Res
         .jobs
         .merge("refused", json!({"metadata": {"labels": {"look": "again"}}}))
         .await?;
-    allow_job_deletions(&environment.fixture).await?;
+    stop_rejecting(&environment.fixture).await?;
     environment.jobs.wait_until_deleted("refused").await?;
     environment
         .fixture

@@ -172,6 +172,19 @@ fn rejection_of_one_write_does_not_block_the_others() {
 }
 
 #[test]
+fn rejected_first_status_is_reported_and_delays_the_first_run() {
+    let mut simulation = Simulation::<CachedCronTab>::new("0 * * * *", "08:30");
+    simulation.rejection = Some(("patch status", "not allowed"));
+    simulation.set_clock("09:00");
+    simulation.converge();
+    assert_eq!(simulation.reasons(), ["FailedStatusUpdate"]);
+    assert!(simulation.record.created.is_empty());
+    simulation.rejection = None;
+    simulation.converge();
+    assert_eq!(simulation.reasons(), ["FailedStatusUpdate", "SuccessfulCreate"]);
+}
+
+#[test]
 fn absence_of_an_active_job_from_the_cache_is_verified() {
     for policy in ["Forbid", "Replace"] {
         let mut simulation = with_recorded(idle::<CachedCronTab>(), "concurrencyPolicy", policy);

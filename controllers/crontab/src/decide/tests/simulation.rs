@@ -38,8 +38,8 @@ pub(super) struct Simulation<K> {
     job_sets: Vec<Arc<Jobs>>,
     process: Process,
     pub(super) record: Record,
-    /// How the text of a rejected effect starts (`create`, `delete` or `check that`), and the
-    /// apiserver's message.
+    /// How the text of a rejected effect starts (`create`, `delete`, `check that` or
+    /// `patch status`), and the apiserver's message.
     pub(super) rejection: Option<(&'static str, &'static str)>,
     pub(super) is_namespace_terminating: bool,
     /// Whether the process runs an earlier version, which does not know the format of Jobs' names.
