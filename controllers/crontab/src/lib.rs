@@ -30,7 +30,7 @@ use jiff::Timestamp;
 use portreeve_api::ObjectKey;
 use portreeve_informer::{Change, Delta, Index, Informer, Projection, Watch, indexes};
 use portreeve_reconcile::{
-    BuildError, Context, Descriptor, Effect, KeyedController, Plan, Reconciler, Registrations, Rule,
+    BuildError, Clock, Context, Descriptor, Effect, KeyedController, Plan, Reconciler, Registrations, Rule,
 };
 
 use crate::{
@@ -146,6 +146,7 @@ fn build<K: ScheduleResource>(
                 .collect()
         }),
         run_tracker: run_tracker.clone(),
+        clock: Arc::clone(&ctx.shared.clock),
     };
     let by_job_names = objects.index("job names", |object: &K| {
         let (metadata, format) = (object.metadata(), object.job_name_format());
@@ -217,6 +218,7 @@ struct CronReconciler<K> {
     /// Jobs by the schedules that their names may be derived from.
     jobs_by_name: Index<CachedJob>,
     run_tracker: RunTracker,
+    clock: Arc<dyn Clock>,
 }
 
 impl<K: ScheduleResource> Reconciler for CronReconciler<K> {
@@ -229,7 +231,7 @@ impl<K: ScheduleResource> Reconciler for CronReconciler<K> {
         let is_ours = |job: &Arc<CachedJob>| job.metadata().controller().is_some_and(|owner| *owner.uid == *uid);
         let mut observed = Observed {
             taken_names: Vec::new(),
-            runs: self.run_tracker.get(&uid),
+            runs: self.run_tracker.get(&uid, self.clock.now()),
             object: Arc::clone(&object),
             jobs,
         };

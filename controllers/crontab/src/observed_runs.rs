@@ -30,6 +30,12 @@ impl ObservedRuns {
             _ => {}
         }
     }
+
+    /// Moves a change of the schedule that was observed in the future to `now`. The clock was ahead
+    /// at the change and has been set back, and the schedule would start no run until that time.
+    pub(crate) fn limit_rescheduled(&mut self, now: Timestamp) {
+        self.rescheduled = self.rescheduled.map(|time| time.min(now));
+    }
 }
 
 /// The observed runs of all schedules, by UID. Clones share their state.
@@ -87,9 +93,14 @@ impl RunTracker {
         self.change(uid, |observed_runs| observed_runs.record_job(&*object, job, now));
     }
 
-    pub(crate) fn get(&self, uid: &str) -> ObservedRuns {
-        let runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.get(uid).cloned().unwrap_or_default()
+    /// Returns what was observed of a schedule, for a decision at the time `now`.
+    pub(crate) fn get(&self, uid: &str, now: Timestamp) -> ObservedRuns {
+        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(observed_runs) = runs.get_mut(uid) else {
+            return ObservedRuns::default();
+        };
+        observed_runs.limit_rescheduled(now);
+        observed_runs.clone()
     }
 
     fn change(&self, uid: &Arc<str>, change: impl FnOnce(&mut ObservedRuns)) {
@@ -116,12 +127,9 @@ mod tests {
         let run_tracker = RunTracker::default();
         let observe = |change, second, cause| {
             let delta = Delta { change, cause };
-            run_tracker.observe_schedule(
-                &delta,
-                is_rescheduled,
-                Timestamp::from_second(second).expect("the time is in range"),
-            );
-            run_tracker.get("u").rescheduled.map(Timestamp::as_second)
+            let now = Timestamp::from_second(second).expect("the time is in range");
+            run_tracker.observe_schedule(&delta, is_rescheduled, now);
+            run_tracker.get("u", now).rescheduled.map(Timestamp::as_second)
         };
         let watch = |change, second| observe(change, second, Cause::Watched);
         let updated = |old, new| Change::Updated { old, new };

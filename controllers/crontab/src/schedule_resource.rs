@@ -92,13 +92,18 @@ impl<K: ScheduleResource> Observed<K> {
 
     /// Returns the input of a decision at the time `now`.
     pub(crate) fn input(&self, now: Timestamp) -> Input<'_> {
+        let mut recorded = self.object.recorded(self.runs.rescheduled.unwrap_or(now));
+        // A later time was recorded while the clock was ahead. Recorded times have whole seconds.
+        if recorded.scheduled_since > Some(now) {
+            recorded.scheduled_since = Timestamp::from_second(now.as_second()).ok();
+        }
         Input {
             resource: K::RESOURCE,
             metadata: self.object.metadata(),
             names: self.names(),
             is_new: self.is_new(),
             desired: self.object.desired(),
-            recorded: self.object.recorded(self.runs.rescheduled.unwrap_or(now)),
+            recorded,
             jobs: &self.jobs,
             taken_names: &self.taken_names,
             runs: &self.runs,

@@ -10,6 +10,7 @@ use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::{Value, json};
 
 use super::{
+    cases::idle,
     samples::{Sample, at, time_of},
     simulation::{Outcome, Simulation, slot_of},
 };
@@ -260,6 +261,7 @@ impl<K: Sample> CheckedSimulation<K> {
             .as_str()
             .map(at)
             .max(self.simulation.rescheduled());
+        assert!(since <= Some(self.simulation.clock), "{since:?} is later");
         let since = since.filter(|_| self.is_edited);
         let base = self
             .simulation
@@ -383,6 +385,28 @@ fn check_missed_count(schedule: &str, fields: &Value, events: &[Event]) {
         "{}",
         simulation.record.missed
     );
+}
+
+#[test]
+fn edit_while_the_clock_is_ahead_does_not_delay_runs_after_the_correction() {
+    fn check<K: Sample>(is_restarted: bool) {
+        let mut simulation = idle::<K>();
+        simulation.set_clock("09:50");
+        simulation.set("schedule", "*/10 * * * *");
+        simulation.converge();
+        if is_restarted {
+            simulation.restart();
+        }
+        for time in ["09:31", "09:40"] {
+            simulation.set_clock(time);
+            simulation.converge();
+        }
+        assert_eq!(simulation.record.created, BTreeMap::from([(K::slot("09:40"), 1)]));
+    }
+    check::<CachedCronTab>(false);
+    check::<CachedCronTab>(true);
+    // Only the process knows of an edited CronJob.
+    check::<CachedCronJob>(false);
 }
 
 proptest! {

@@ -78,7 +78,9 @@ impl<K: Sample> Simulation<K> {
 
     pub(super) fn observed_runs(&self) -> ObservedRuns {
         let uid = &self.objects[self.process.object].metadata().uid;
-        self.process.observed_runs.get(uid).cloned().unwrap_or_default()
+        let mut observed_runs = self.process.observed_runs.get(uid).cloned().unwrap_or_default();
+        observed_runs.limit_rescheduled(self.clock);
+        observed_runs
     }
 
     /// Another process takes over and lists both resources.
