@@ -15,7 +15,7 @@ mod versions;
 mod written;
 
 use self::{
-    cases::{Cases, common_cases, cronjob_only, crontab_only, due, idle, with_recorded},
+    cases::{Cases, common_cases, cronjob_only, crontab_only, due, idle, running, with_recorded},
     samples::Sample,
     simulation::{Outcome, Simulation, identity},
 };
@@ -182,6 +182,20 @@ fn rejected_first_status_is_reported_and_delays_the_first_run() {
     simulation.rejection = None;
     simulation.converge();
     assert_eq!(simulation.reasons(), ["FailedStatusUpdate", "SuccessfulCreate"]);
+}
+
+#[test]
+fn requested_run_that_is_replaced_before_it_starts_is_not_run() {
+    let mut simulation = with_recorded(running::<CachedCronTab>(), "concurrencyPolicy", "Forbid");
+    for value in ["1", "2"] {
+        simulation.run_now(value);
+        simulation.converge();
+    }
+    assert!(simulation.record.created.is_empty());
+    simulation.finish(&CachedCronTab::slot("09:00"), "Complete");
+    simulation.converge();
+    let created: Vec<_> = simulation.record.created.keys().collect();
+    assert_eq!(created, ["a-a299e94a-r370cabd5"], "only the last value is run");
 }
 
 #[test]
