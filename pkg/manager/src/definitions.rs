@@ -56,8 +56,8 @@ pub enum Error {
     },
 }
 
-/// Applies each CRD, given in YAML, and waits until it is established. Retries while the apiserver is
-/// unavailable.
+/// Applies each CRD, given in YAML, and waits until it is established. Retries while the apiserver
+/// is unavailable.
 ///
 /// A stop request takes effect between two writes and never interrupts one.
 pub(crate) async fn install(

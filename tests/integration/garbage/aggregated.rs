@@ -102,8 +102,8 @@ impl AggregatedApi {
         Ok((owner, dependent))
     }
 
-    /// Checks that the collector removes the owner in time, and remembers that its dependents in the
-    /// aggregated API are to be orphaned.
+    /// Checks that the collector removes the owner in time, and remembers that its dependents in
+    /// the aggregated API are to be orphaned.
     async fn verify_orphaned_without_api(&self, owner: &DynamicObject) -> Result<()> {
         self.dynamic_client.delete(owner, Policy::Orphan).await?;
         self.dynamic_client.wait_until_gone(owner).await?;

@@ -131,7 +131,7 @@ async fn the_lease_shows_a_restore_that_no_watch_reports() -> Result<()> {
     verified.with_context(|| format!("the cluster does not have the expected state{}", log()))
 }
 
-/// The deletion of an owner with `Orphan` is undone by a restore, while its dependents are released.
+/// A restore undoes the deletion of an owner with `Orphan`, while its dependents are released.
 #[tokio::test]
 async fn dependents_of_a_restored_owner_keep_their_references() -> Result<()> {
     let plane = ControlPlane::start().await?;

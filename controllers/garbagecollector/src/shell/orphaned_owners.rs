@@ -97,11 +97,13 @@ pub(super) async fn run(ctx: Arc<CollectorContext>, stop: Shutdown) {
 
 impl CollectorContext {
     /// Records the owner on the Lease, so that its dependents in `missing` are orphaned when they
-    /// are found. If that is impossible, sends an event on the owner.
+    /// are found. If that is impossible, sends an event on the owner, unless the record is not
+    /// required.
     pub(super) async fn record_orphaned(
         &self,
         owner: &Identity,
         missing: &BTreeSet<Box<str>>,
+        is_required: bool,
     ) -> Result<(), RequestError> {
         let record = &self.orphan_record;
         let has_room = |lease: &LeaseAnnotations| {
@@ -117,6 +119,10 @@ impl CollectorContext {
         };
         if let Err(reason) = recorded {
             let resources = missing.iter().map(|name| &**name).collect::<Vec<_>>().join(", ");
+            if !is_required {
+                tracing::warn!(%owner, resources, reason, "finishing orphaning without a record of missing resources");
+                return Ok(());
+            }
             let sentence = format!(
                 "The finalizer orphan stays, because dependents may exist in resources that cannot be listed ({resources}), \
                  and the collector cannot record that they are to be orphaned: {reason}. \
@@ -200,8 +206,8 @@ impl CollectorContext {
         }
     }
 
-    /// Returns the resource of this name, or those of a whole group. Empty if it is not served, or if
-    /// the group is not known completely.
+    /// Returns the resource of this name, or those of a whole group. Empty if it is not served, or
+    /// if the group is not known completely.
     fn resources_of(&self, name: &str) -> Vec<Resource> {
         let served = self.served.borrow();
         let Some(served) = served.as_ref() else {

@@ -143,10 +143,13 @@ impl CollectorContext {
             failed.by_resource.extend(more.by_resource);
         }
         let count = released.len() - failed.dependents;
-        self.add_unserved(&mut unlisted, &failed);
+        let undiscovered = self.add_unserved(&mut unlisted, &failed);
         let missing = self.missing_resources(uid, &unlisted, failed)?;
         if !missing.is_empty() {
-            self.record_orphaned(&owner, &missing).await.inspect_err(|_| {
+            // An aggregated API that has never answered blocks nothing if it cannot be recorded.
+            let is_required = !missing.is_subset(&undiscovered);
+            let recorded = self.record_orphaned(&owner, &missing, is_required).await;
+            recorded.inspect_err(|_| {
                 for resource in unlisted.keys() {
                     self.list_failures.wait(resource, (uid, true));
                 }
@@ -181,9 +184,10 @@ impl CollectorContext {
         let owner = (uid, true);
         let missing: BTreeSet<Box<str>> = unlisted.keys().map(|resource| resource_name(resource).into()).collect();
         let awaited = self.awaited_failure(owner, unlisted);
-        // The objects of a resource that cannot be listed cannot be changed either.
+        // The objects of a resource that cannot be listed cannot be changed either. Their versions
+        // may differ.
         let failed = failed.by_resource.into_iter();
-        let failed = failed.filter(|(resource, _)| !unlisted.contains_key(resource));
+        let failed = failed.filter(|(resource, _)| !missing.contains(&*resource_name(resource)));
         let failures = awaited.into_iter().chain(failed.map(|(_, failure)| failure));
         match failures.max_by_key(RequestError::requested_delay) {
             Some(failure) => Err(failure),
@@ -202,8 +206,12 @@ impl CollectorContext {
     }
 
     /// Adds the groups that may have dependents, but are not served: those of dependents that could
-    /// not be changed, and those that discovery could not read.
-    fn add_unserved(&self, unlisted: &mut HashMap<Resource, RequestError>, failed: &ReleaseFailures) {
+    /// not be changed, and those that discovery could not read. Returns the names of the latter.
+    fn add_unserved(
+        &self,
+        unlisted: &mut HashMap<Resource, RequestError>,
+        failed: &ReleaseFailures,
+    ) -> BTreeSet<Box<str>> {
         let unknown: Vec<_> = {
             let served = self.served.borrow();
             let served = served.as_ref();
@@ -219,6 +227,9 @@ impl CollectorContext {
         };
         let away =
             |resource: &Resource| RequestError::other(format!("discovery of group {} has failed", resource.group));
+        let is_known = |resource: &&Resource| failed.by_resource.contains_key(*resource);
+        let undiscovered = unknown.iter().filter(|resource| !is_known(resource));
+        let undiscovered = undiscovered.map(|resource| resource_name(resource).into()).collect();
         let unknown = unknown.into_iter().map(|resource| (away(&resource), resource));
         let known = failed.by_resource.iter().filter(|(resource, _)| is_unserved(resource));
         let known = known.map(|(resource, failure)| (failure.clone(), resource.clone()));
@@ -227,6 +238,7 @@ impl CollectorContext {
                 unlisted.insert(resource, failure);
             }
         }
+        undiscovered
     }
 
     async fn release_all(

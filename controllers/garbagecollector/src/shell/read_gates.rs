@@ -1,9 +1,9 @@
 //! Limits the reads of objects whose resource cannot be read.
 //!
-//! After the apiserver has rejected a read with 403, or with a 404 of the whole resource, or after a
-//! read has timed out or failed in the apiserver, one object probes the resource: its attempts are repeated with a backoff. The attempts of all other
-//! objects that need such a read end without a request, until a probe succeeds or the resource is
-//! listed.
+//! A read may be rejected with 403, or with a 404 of the whole resource; it may fail in the
+//! apiserver, or have no response. Then one object probes the resource: its attempts are repeated
+//! with a backoff. The attempts of all other objects that need such a read end without a request,
+//! until a probe succeeds or the resource is listed.
 
 use std::collections::HashMap;
 

@@ -302,8 +302,8 @@ impl Graph {
         }
     }
 
-    /// Counts a reference again after its validity has changed. Queues an owner that no longer waits
-    /// for any dependent.
+    /// Counts a reference again after its validity has changed. Queues an owner that no longer
+    /// waits for any dependent.
     fn recount_blocking(&mut self, edge: Id, was_blocking: bool, follow_ups: &mut FollowUps) {
         let is_blocking = self.edges[edge].is_blocking();
         let owner = &mut self.nodes[self.edges[edge].owner];
