@@ -12,7 +12,7 @@ use crate::{
     CachedFoo,
     deployment::{self, DEPLOYMENTS},
     observe::{Demand, Observed},
-    report::{Verdict, report},
+    report::{Renaming, Verdict, report},
 };
 
 pub(crate) fn decide(observed: &Observed, now: Timestamp) -> Plan {
@@ -23,18 +23,12 @@ pub(crate) fn decide(observed: &Observed, now: Timestamp) -> Plan {
     let Some(deployment) = &observed.deployment else {
         return Plan::of(creation(foo));
     };
-    let verdict = if !deployment.is_controlled_by(foo) {
-        Verdict::conflict(foo)
-    } else if deployment.metadata.is_terminating() {
-        Verdict::terminating()
-    } else if deployment.has_drifted_from(foo) {
+    let Some(verdict) = Verdict::of(foo, deployment) else {
         return Plan::of(vec![Effect::Apply {
             object: deployment::desired(foo),
             uid: Arc::clone(&deployment.metadata.uid),
             version: Arc::clone(&deployment.metadata.resource_version),
         }]);
-    } else {
-        Verdict::synced(deployment)
     };
     let is_due = |demand: Demand| match demand {
         // In a conflict with anybody else, the outdated Deployments are the only ones that run.
@@ -51,7 +45,8 @@ pub(crate) fn decide(observed: &Observed, now: Timestamp) -> Plan {
         propagation: Propagation::Background,
     });
     let kept: Vec<_> = kept.into_iter().map(|outdated| &*outdated.deployment).collect();
-    let report = report(observed, &verdict, &kept, now);
+    let renaming = Renaming::of(observed, &verdict, &kept);
+    let report = report(observed, &verdict, renaming, now);
     Plan::of(deletions.chain(report).collect())
 }
 
@@ -74,14 +69,23 @@ fn creation(foo: &CachedFoo) -> Vec<Effect> {
 }
 
 /// Returns the plan after the apiserver rejected a write: it sets Ready to false and reports the
-/// reason.
-pub(crate) fn refused(observed: &Observed, why: &str, now: Timestamp) -> Plan {
+/// reason. After a rejected deletion, the Deployment that the Foo asks for is as it was, so only
+/// Renaming has the reason.
+pub(crate) fn refused(observed: &Observed, effect: &Effect, why: &str, now: Timestamp) -> Plan {
+    let unchanged = match (effect, &observed.deployment) {
+        (Effect::Delete { .. }, Some(deployment)) => Verdict::of(&observed.foo, deployment),
+        _ => None,
+    };
+    if let Some(verdict) = unchanged {
+        return Plan::of(report(observed, &verdict, Some(Renaming::failed(why)), now));
+    }
     let verdict = Verdict::refused(observed, why);
     let outdated = observed.outdated.iter().map(|outdated| &*outdated.deployment);
     let kept: Vec<_> = outdated
         .filter(|outdated| !outdated.metadata.is_terminating())
         .collect();
-    Plan::of(report(observed, &verdict, &kept, now))
+    let renaming = Renaming::of(observed, &verdict, &kept);
+    Plan::of(report(observed, &verdict, renaming, now))
 }
 
 #[cfg(test)]

@@ -160,7 +160,7 @@ impl Reconciler for FooReconciler {
         decide::decide(observed, now)
     }
 
-    fn refused(&self, observed: &Observed, _effect: &Effect, why: &str, now: Timestamp) -> Plan {
-        decide::refused(observed, why, now)
+    fn refused(&self, observed: &Observed, effect: &Effect, why: &str, now: Timestamp) -> Plan {
+        decide::refused(observed, effect, why, now)
     }
 }

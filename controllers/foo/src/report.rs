@@ -26,7 +26,21 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    pub(crate) fn synced(deployment: &CachedDeployment) -> Self {
+    /// Returns the verdict on the Deployment with the name that the Foo asks for, or `None` if it
+    /// has drifted and an apply must repair it first.
+    pub(crate) fn of(foo: &CachedFoo, deployment: &CachedDeployment) -> Option<Self> {
+        if !deployment.is_controlled_by(foo) {
+            Some(Self::conflict(foo))
+        } else if deployment.metadata.is_terminating() {
+            Some(Self::terminating())
+        } else if deployment.has_drifted_from(foo) {
+            None
+        } else {
+            Some(Self::synced(deployment))
+        }
+    }
+
+    fn synced(deployment: &CachedDeployment) -> Self {
         Self {
             ready: ConditionStatus::True,
             conflict: ConditionStatus::False,
@@ -37,7 +51,7 @@ impl Verdict {
         }
     }
 
-    pub(crate) fn terminating() -> Self {
+    fn terminating() -> Self {
         Self {
             ready: ConditionStatus::False,
             conflict: ConditionStatus::False,
@@ -48,7 +62,7 @@ impl Verdict {
         }
     }
 
-    pub(crate) fn conflict(foo: &CachedFoo) -> Self {
+    fn conflict(foo: &CachedFoo) -> Self {
         let name = &foo.spec.deployment_name;
         Self {
             ready: ConditionStatus::False,
@@ -88,7 +102,7 @@ impl Verdict {
 }
 
 /// The state of a rename: whether outdated Deployments are kept, and why.
-struct Renaming {
+pub(crate) struct Renaming {
     status: ConditionStatus,
     reason: &'static str,
     message: String,
@@ -96,9 +110,10 @@ struct Renaming {
 
 impl Renaming {
     const TYPE: &'static str = "Renaming";
+    const FAILED_DELETE: &'static str = "FailedDelete";
 
     /// Returns the state, or `None` if the Foo keeps no outdated Deployment and has never done so.
-    fn of(observed: &Observed, verdict: &Verdict, kept: &[&CachedDeployment]) -> Option<Self> {
+    pub(crate) fn of(observed: &Observed, verdict: &Verdict, kept: &[&CachedDeployment]) -> Option<Self> {
         let foo = &*observed.foo;
         let [first, others @ ..] = kept else {
             conditions::find_status_condition(&foo.status.conditions, Self::TYPE)?;
@@ -131,19 +146,26 @@ impl Renaming {
             message: format!("Keeping Deployment {old:?}{more} until Deployment {new:?} is available{hint}"),
         })
     }
+
+    /// Returns the state after the deletion of an outdated Deployment was rejected.
+    pub(crate) fn failed(why: &str) -> Self {
+        Self {
+            status: ConditionStatus::True,
+            reason: Self::FAILED_DELETE,
+            message: why.to_owned(),
+        }
+    }
 }
 
-/// Returns the effects that report the state, given the outdated Deployments that are kept: a
-/// status patch unless the status is already correct, and events if condition Ready changes or a
-/// rename begins.
+/// Returns the effects that report the state: a status patch unless the status is already correct,
+/// and events if condition Ready changes, a rename begins, or a deletion fails.
 pub(crate) fn report(
     observed: &Observed,
     verdict: &Verdict,
-    kept: &[&CachedDeployment],
+    renaming: Option<Renaming>,
     now: Timestamp,
 ) -> Vec<Effect> {
     let foo = &*observed.foo;
-    let renaming = Renaming::of(observed, verdict, kept);
     let of_verdict = |type_, status| ConditionUpdate {
         type_,
         status,
@@ -203,10 +225,17 @@ fn verdict_event(foo: &CachedFoo, verdict: &Verdict) -> Option<EventContent> {
     })
 }
 
-/// Returns the event about a rename that begins to wait for the new Deployment.
+/// Returns the event about a rename that begins to wait for the new Deployment, or whose deletion
+/// of the old one fails.
 fn renaming_event(foo: &CachedFoo, verdict: &Verdict, renaming: Option<Renaming>) -> Option<EventContent> {
-    let renaming = renaming.filter(|renaming| verdict.is_ready() && renaming.status == ConditionStatus::True)?;
+    let renaming = renaming.filter(|renaming| renaming.status == ConditionStatus::True)?;
     let before = conditions::find_status_condition(&foo.status.conditions, Renaming::TYPE);
-    let is_new = before.is_none_or(|before| before.status != ConditionStatus::True);
+    let before = before.filter(|before| before.status == ConditionStatus::True);
+    if renaming.reason == Renaming::FAILED_DELETE {
+        let is_new =
+            before.is_none_or(|before| (&*before.reason, &before.message) != (renaming.reason, &renaming.message));
+        return is_new.then(|| EventContent::warning(renaming.reason, "Sync", renaming.message));
+    }
+    let is_new = verdict.is_ready() && before.is_none();
     is_new.then(|| EventContent::normal("Renaming", "Sync", renaming.message))
 }

@@ -12,9 +12,12 @@ use portreeve_api::{
 use serde_json::json;
 
 use super::deployment::{desired, owned};
-use crate::fixtures::{
-    namespace::{NamespaceFixture, in_time},
-    shared_daemon::fixture,
+use crate::{
+    faults::admission::{allow_deployment_deletions, reject_deployment_deletions},
+    fixtures::{
+        namespace::{NamespaceFixture, in_time},
+        shared_daemon::fixture,
+    },
 };
 
 async fn rename(fixture: &NamespaceFixture, foo: &str, deployment: &str) -> Result<Foo> {
@@ -67,6 +70,36 @@ async fn the_old_deployment_is_deleted_when_the_new_one_is_available() -> Result
     let shop = fixture.deployments().get("shop").await?;
     ensure!(owned(&shop) == desired(&foo), "{:#}", owned(&shop));
     fixture.wait_for_events("web", &["Synced", "Renaming"]).await?;
+    Ok(())
+}
+
+/// The new Deployment is not affected, so the Foo stays ready.
+#[tokio::test]
+async fn a_rejected_deletion_of_the_old_deployment_is_reported_and_retried() -> Result<()> {
+    let fixture = fixture("undeletable").await?;
+    fixture.ready_foo("web", 2).await?;
+    reject_deployment_deletions(&fixture).await?;
+    rename(&fixture, "web", "shop").await?;
+    wait_for_renaming(&fixture, "web", ConditionStatus::True, "DeploymentNotObserved").await?;
+    fixture.set_available("shop", 2).await?;
+    let foo = wait_for_renaming(&fixture, "web", ConditionStatus::True, "FailedDelete").await?;
+    let message = renaming(&foo).map(|renaming| &*renaming.message);
+    ensure!(
+        message.is_some_and(|message| message.contains("Deployments are kept")),
+        "{message:?}"
+    );
+    let status = foo.status.as_ref().context("the Foo has no status")?;
+    let ready = conditions::find_status_condition(&status.conditions, "Ready");
+    let ready = ready.map(|ready| (ready.status, &*ready.reason));
+    ensure!(ready == Some((ConditionStatus::True, "Synced")), "{ready:?}");
+    ensure!(status.available_replicas == 2, "{status:?}");
+
+    allow_deployment_deletions(&fixture).await?;
+    fixture.wait_for_no_deployment("web").await?;
+    wait_for_renaming(&fixture, "web", ConditionStatus::False, "Renamed").await?;
+    // The Foo was ready all the time, so there is no second Synced event.
+    let events = ["Synced", "Renaming", "FailedDelete"];
+    fixture.wait_for_events("web", &events).await?;
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use portreeve_reconcile::EventSeverity;
 use serde_json::json;
 
 use super::*;
-use cases::{all_cases, drifted, foo, foreign};
+use cases::{all_cases, drifted, foo, foreign, waiting};
 use simulation::{Outcome, Simulation};
 
 #[test]
@@ -186,6 +186,46 @@ fn a_rejection_is_reported_once_and_cleared_when_it_ends() {
         drifted.to_string(),
         "patch status of Foo n/a, event FailedUpdate on Foo n/a"
     );
+}
+
+#[test]
+fn a_rejected_deletion_leaves_the_foo_ready_and_is_reported_once() {
+    let mut simulation = waiting();
+    simulation.make_available("web");
+    let plan = simulation.plan_after_rejection("denied");
+    assert_eq!(
+        plan.to_string(),
+        "patch status of Foo n/a, event FailedDelete on Foo n/a"
+    );
+    for effect in &plan.effects {
+        simulation.perform(effect);
+    }
+    let conditions = simulation.foo()["status"]["conditions"].as_array().unwrap();
+    let conditions: Vec<_> = conditions
+        .iter()
+        .map(|condition| ["type", "status", "reason", "message"].map(|field| condition[field].as_str().unwrap()))
+        .collect();
+    let expected = [
+        ["Ready", "True", "Synced", ""],
+        ["Conflict", "False", "Synced", ""],
+        ["Renaming", "True", "FailedDelete", "denied"],
+    ];
+    assert_eq!(conditions, expected);
+    assert_eq!(
+        simulation.plan_after_rejection("denied"),
+        Plan::nothing(),
+        "the status already reports the rejection"
+    );
+    let status = json!({"availableReplicas": 3, "observedGeneration": 1});
+    simulation.change("web", "/status", status);
+    let plan = simulation.plan_after_rejection("denied");
+    assert_eq!(
+        plan.to_string(),
+        "patch status of Foo n/a",
+        "the event is not sent again"
+    );
+    simulation.converge();
+    assert_eq!(simulation.events(), ["FailedDelete"]);
 }
 
 fn check_json(value: &serde_json::Value, expected: &Expect) {

@@ -232,7 +232,7 @@ impl CollectorContext {
         failure.outcome(&self.outage)
     }
 
-    /// Reports an object that could not be changed for a long time, although other requests succeed.
+    /// Reports an object that could not be changed for a long time.
     fn report_lasting_failure(&self, work: &Work<QueuedObject>, item: &Identity, message: &str) {
         let note = EventContent::warning(
             "GarbageCollectionFailed",

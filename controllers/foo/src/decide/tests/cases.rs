@@ -148,7 +148,7 @@ fn deletions() -> Cases {
 }
 
 /// Returns the renamed Foo after the new Deployment was created and the wait for it was reported.
-fn waiting() -> Simulation {
+pub(super) fn waiting() -> Simulation {
     let mut simulation = renamed();
     simulation.converge();
     simulation.clear_history();

@@ -17,8 +17,12 @@ fn kept<T: serde::de::DeserializeOwned>(file: &str) -> anyhow::Result<T> {
 
 fn check(observed: &Observed) {
     let now = Timestamp::UNIX_EPOCH;
-    let plans = [decide(observed, now), refused(observed, "the write was rejected", now)];
-    for effect in plans.iter().flat_map(|plan| &plan.effects) {
+    let plan = decide(observed, now);
+    let rejections = plan.effects.iter();
+    let rejections: Vec<_> = rejections
+        .map(|effect| refused(observed, effect, "the write was rejected", now))
+        .collect();
+    for effect in [&plan].into_iter().chain(&rejections).flat_map(|plan| &plan.effects) {
         assert!(!effect.to_string().is_empty());
         match effect {
             Effect::Create(object) => {

@@ -144,9 +144,9 @@ impl Simulation {
         decide(&self.observe(foo), self.now())
     }
 
-    /// Returns the plan of the Foo `a` after a write was rejected in the current state.
+    /// Returns the plan of the Foo `a` after its first effect was rejected in the current state.
     pub(super) fn plan_after_rejection(&self, why: &str) -> Plan {
-        crate::decide::refused(&self.observe("a"), why, self.now())
+        crate::decide::refused(&self.observe("a"), &self.plan().effects[0], why, self.now())
     }
 
     /// Returns the current time, which differs for each version.
