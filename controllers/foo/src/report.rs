@@ -111,6 +111,8 @@ pub(crate) struct Renaming {
 impl Renaming {
     const TYPE: &'static str = "Renaming";
     const FAILED_DELETE: &'static str = "FailedDelete";
+    const NOT_OBSERVED: &'static str = "DeploymentNotObserved";
+    const UNAVAILABLE: &'static str = "DeploymentUnavailable";
 
     /// Returns the state, or `None` if the Foo keeps no outdated Deployment and has never done so.
     pub(crate) fn of(observed: &Observed, verdict: &Verdict, kept: &[&CachedDeployment]) -> Option<Self> {
@@ -133,12 +135,9 @@ impl Renaming {
         let (reason, hint) = if !verdict.is_ready() {
             (verdict.reason, "")
         } else if is_observed {
-            ("DeploymentUnavailable", "")
+            (Self::UNAVAILABLE, "")
         } else {
-            (
-                "DeploymentNotObserved",
-                "; no Deployment controller has observed it yet",
-            )
+            (Self::NOT_OBSERVED, "; no Deployment controller has observed it yet")
         };
         Some(Self {
             status: ConditionStatus::True,
@@ -199,7 +198,7 @@ pub(crate) fn report(
         target: target.clone(),
         status: serde_json::json!(status),
     };
-    let events = [verdict_event(foo, verdict), renaming_event(foo, verdict, renaming)];
+    let events = [verdict_event(foo, verdict), renaming_event(foo, renaming)];
     let events = events.into_iter().flatten();
     let events = events.map(|content| Effect::Event(target.clone(), content));
     [patch].into_iter().chain(events).collect()
@@ -227,7 +226,7 @@ fn verdict_event(foo: &CachedFoo, verdict: &Verdict) -> Option<EventContent> {
 
 /// Returns the event about a rename that begins to wait for the new Deployment, or whose deletion
 /// of the old one fails.
-fn renaming_event(foo: &CachedFoo, verdict: &Verdict, renaming: Option<Renaming>) -> Option<EventContent> {
+fn renaming_event(foo: &CachedFoo, renaming: Option<Renaming>) -> Option<EventContent> {
     let renaming = renaming.filter(|renaming| renaming.status == ConditionStatus::True)?;
     let before = conditions::find_status_condition(&foo.status.conditions, Renaming::TYPE);
     let before = before.filter(|before| before.status == ConditionStatus::True);
@@ -236,6 +235,8 @@ fn renaming_event(foo: &CachedFoo, verdict: &Verdict, renaming: Option<Renaming>
             before.is_none_or(|before| (&*before.reason, &before.message) != (renaming.reason, &renaming.message));
         return is_new.then(|| EventContent::warning(renaming.reason, "Sync", renaming.message));
     }
-    let is_new = verdict.is_ready() && before.is_none();
+    // A rename may begin in a conflict or with a rejected Deployment, and wait only later.
+    let is_waiting = |reason: &str| [Renaming::NOT_OBSERVED, Renaming::UNAVAILABLE].contains(&reason);
+    let is_new = is_waiting(renaming.reason) && !before.is_some_and(|before| is_waiting(&before.reason));
     is_new.then(|| EventContent::normal("Renaming", "Sync", renaming.message))
 }

@@ -6,9 +6,11 @@ use kube::{
     api::{DeleteParams, PropagationPolicy},
 };
 use portreeve_api::conditions::{self, ConditionStatus};
+use portreeve_testing::eventually;
 use serde_json::json;
 
 use crate::fixtures::{
+    LIMIT,
     namespace::{in_time, replicas},
     shared_daemon::fixture,
 };
@@ -140,6 +142,13 @@ async fn a_foo_renamed_into_a_conflict_keeps_its_deployment() -> Result<()> {
     fixture
         .wait_for_condition("web", "Conflict", ConditionStatus::False)
         .await?;
+    eventually(LIMIT, "the event Renaming on Foo web", || async {
+        let events = fixture.events_on("web").await?;
+        let mut reasons = events.iter().map(|event| event.reason.as_deref());
+        ensure!(reasons.any(|reason| reason == Some("Renaming")), "{events:?}");
+        anyhow::Ok(())
+    })
+    .await?;
     fixture.set_available("taken", 2).await?;
     let gone = fixture.wait_for_no_deployment("web");
     in_time("the old Deployment is deleted after the conflict", gone).await?;

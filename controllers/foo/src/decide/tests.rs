@@ -13,7 +13,7 @@ use portreeve_reconcile::EventSeverity;
 use serde_json::json;
 
 use super::*;
-use cases::{all_cases, drifted, foo, foreign, waiting};
+use cases::{all_cases, drifted, foo, foreign, renamed, waiting};
 use simulation::{Outcome, Simulation};
 
 #[test]
@@ -226,6 +226,22 @@ fn a_rejected_deletion_leaves_the_foo_ready_and_is_reported_once() {
     );
     simulation.converge();
     assert_eq!(simulation.events(), ["FailedDelete"]);
+}
+
+#[test]
+fn a_rename_that_begins_in_a_conflict_is_reported_when_it_waits_for_the_new_deployment() {
+    let mut simulation = renamed();
+    simulation.add("web", json!({}));
+    simulation.converge();
+    assert_eq!(simulation.events(), ["ErrResourceExists"]);
+    simulation.remove("web");
+    simulation.converge();
+    let expected = ["ErrResourceExists", "Synced", "Renaming"];
+    assert_eq!(simulation.events(), expected);
+    let status = json!({"availableReplicas": 1, "observedGeneration": 1});
+    simulation.change("web", "/status", status);
+    simulation.converge();
+    assert_eq!(simulation.events(), expected, "the event is not sent again");
 }
 
 fn check_json(value: &serde_json::Value, expected: &Expect) {

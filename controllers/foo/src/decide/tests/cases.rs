@@ -35,7 +35,7 @@ fn clash(owner: &serde_json::Value) -> Simulation {
 }
 
 /// Returns the same Foo, converged under the name `old` and then renamed.
-fn renamed() -> Simulation {
+pub(super) fn renamed() -> Simulation {
     let mut simulation = foo();
     simulation.foo_mut()["spec"]["deploymentName"] = "old".into();
     simulation.converge();
