@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{
     Api,
-    api::{Patch, PatchParams},
+    api::{ListParams, Patch, PatchParams},
 };
 use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Repeat, eventually};
 use serde_json::json;
@@ -45,9 +45,13 @@ impl PausedLeader {
         let daemon = Daemon::start_as(&plane, &kubeconfig, name, &flags).await?;
         daemon.admin.wait_until_ready().await?;
         daemon.wait_for_line(&["acquired the lease"]).await?;
+        let fixture = NamespaceFixture::new(&plane, name).await?;
+        // The leader installs the definitions after it has acquired the Lease.
+        let (foos, parameters) = (fixture.foos(), ListParams::default());
+        eventually(LIMIT, "Foos to be served", || foos.list(&parameters)).await?;
         Ok(Self {
             leases: Api::namespaced(plane.client()?, "kube-system"),
-            fixture: NamespaceFixture::new(&plane, name).await?,
+            fixture,
             _plane: plane,
             proxy,
             daemon,
