@@ -3,13 +3,17 @@
 
 use std::time::Instant;
 
-use futures::future::try_join_all;
+use futures::{TryFutureExt, future::try_join_all};
 use http::{HeaderValue, Request, header};
 use k8s_openapi::{
     api::rbac::v1::PolicyRule, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
     kube_aggregator::pkg::apis::apiregistration::v1::APIService,
 };
-use kube::client::Body;
+use kube::{
+    api::{ApiResource, DynamicObject, ListParams},
+    client::Body,
+    core::GroupVersionKind,
+};
 use portreeve_informer::{Discovery, ServedResources, Verb};
 use tokio::sync::watch;
 
@@ -107,8 +111,27 @@ async fn create_and_await_discovery(
     Ok(discovered.saturating_duration_since(established))
 }
 
+/// Waits until the apiserver lists the CRD's objects.
+///
+/// The apiserver opens the storage of a CRD at the first request for its objects, and rejects lists
+/// until the storage is ready. Its finalizer, too, lists the objects of a CRD that is deleted. If
+/// that list fails, the finalizer reports the failure in the CRD's status and tries again. When it
+/// does so before it has observed its own report, it gets a conflict and waits for an update; but
+/// it ignores updates of that condition alone, so the CRD stays for minutes.
+async fn wait_for_storage(api: &Api<CustomResourceDefinition>, group: &str) -> Result<()> {
+    let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", "Widget"), "widgets");
+    let widgets: Api<DynamicObject> = Api::all_with(api.clone().into_client(), &resource);
+    let params = ListParams::default();
+    eventually(LIMIT, "a list of widgets", || {
+        widgets.list(&params).map_err(|error| error.to_string())
+    })
+    .await?;
+    Ok(())
+}
+
 /// Deletes the CRD. Returns the delay between its deletion and its removal from discovery.
 async fn delete_and_await_removal(api: &Api<CustomResourceDefinition>, known: &Known, group: &str) -> Result<Duration> {
+    wait_for_storage(api, group).await?;
     api.delete(&format!("widgets.{group}"), &DeleteParams::default())
         .await?;
     let is_absent = |served: &ServedResources| !has_widgets(served, group);
@@ -141,8 +164,6 @@ async fn definitions_are_discovered_and_removed_within_a_second() -> Result<()> 
             .map(|group| create_and_await_discovery(&api, &known, group)),
     )
     .await?;
-    // The CRDs are deleted only now, because a CRD that is deleted right after its establishment
-    // sometimes stays terminating for a long time.
     for group in &groups {
         removal_delays.push(delete_and_await_removal(&api, &known, group).await?);
     }
