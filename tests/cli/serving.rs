@@ -41,10 +41,10 @@ async fn metrics_require_authorization_unless_a_flag_opens_them() -> Result<()> 
     let flags = ["--controllers=-foo"];
     let closed = Daemon::start_closed(plane, plane.kubeconfig(), "closed-daemon", &flags).await?;
     for (path, expected) in [
-        ("/metrics", StatusCode::UNAUTHORIZED),
-        ("/configz", StatusCode::UNAUTHORIZED),
-        ("/debug/anything", StatusCode::UNAUTHORIZED),
-        ("/nothing", StatusCode::UNAUTHORIZED),
+        ("/metrics", StatusCode::FORBIDDEN),
+        ("/configz", StatusCode::FORBIDDEN),
+        ("/debug/anything", StatusCode::FORBIDDEN),
+        ("/nothing", StatusCode::FORBIDDEN),
         ("/livez", StatusCode::OK),
         ("/healthz", StatusCode::OK),
     ] {

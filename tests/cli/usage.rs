@@ -34,6 +34,7 @@ fn help_groups_the_flags() -> Result<()> {
         "Leader election",
         "Apiserver",
         "Secure serving",
+        "Authentication and authorization",
         "Logs",
     ];
     expected.extend(portreeve::CONTROLLERS.iter().map(|controller| controller.name));

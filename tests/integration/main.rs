@@ -5,6 +5,7 @@
 //! a control plane of their own. Informers watch all namespaces, so two daemons on one control
 //! plane would both act on the same objects.
 
+mod access;
 #[expect(dead_code, reason = "the ha tests use the rest")]
 #[path = "../audit/mod.rs"]
 mod audit;

@@ -20,6 +20,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("portreeve-testing", &[]),
     ("portreeve-garbagecollector-graph", &["portreeve-api"]),
     ("portreeve-client", &["portreeve-api"]),
+    ("portreeve-auth", &["portreeve-client", "portreeve-serving"]),
     ("portreeve-informer", &["portreeve-api", "portreeve-client"]),
     ("portreeve-leader", &["portreeve-client"]),
     (

@@ -23,7 +23,10 @@ use std::{
 
 use clap::{ArgMatches, Command, Id, parser::ValueSource};
 
-pub(crate) use self::{effective::render_effective, reference::reference};
+pub(crate) use self::{
+    effective::{flag_values, render_effective},
+    reference::reference,
+};
 
 /// The `apiVersion` that a file must have.
 const API_VERSION: &str = "portreeve.dev/v1alpha1";

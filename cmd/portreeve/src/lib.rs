@@ -4,12 +4,14 @@
 mod config;
 mod cron;
 mod debug;
+mod feature_gates;
 mod leader_election;
 mod logging;
 mod manifests;
 mod open_files;
 mod options;
 mod registry;
+mod serving;
 
 use std::{io::Write, pin::Pin, process::ExitCode, sync::Arc, time::Duration};
 
@@ -18,13 +20,10 @@ use portreeve_client::{AlwaysOpen, Connection, Fence, Metrics, Outage, ReadOnly,
 use portreeve_leader::Heartbeat;
 use portreeve_manager::{Manager, selection::UnknownNames};
 use portreeve_reconcile::{Clock, Descriptor, Shutdown, SystemClock};
-use portreeve_serving::{HttpEndpoints, Server};
 use prometheus::Registry;
-use serde_json::Value;
 use tokio::{
     runtime,
     signal::unix::{Signal, SignalKind, signal},
-    task::JoinSet,
 };
 use tracing_appender::non_blocking::WorkerGuard;
 
@@ -84,6 +83,9 @@ pub enum Error {
     /// The listener cannot be opened.
     #[error("failed to serve health and metrics")]
     Serving(#[source] portreeve_serving::Error),
+    /// Requests to the listener cannot be authenticated or authorized.
+    #[error("failed to set up delegated authentication and authorization")]
+    Access(#[source] portreeve_auth::Error),
     /// Two metrics have the same name.
     #[error("failed to register metrics")]
     Metrics(#[source] prometheus::Error),
@@ -143,6 +145,7 @@ impl Error {
             ],
             Self::Connection(_) => &["kubeconfig", "master"],
             Self::Serving(_) => &["secure_port", "bind_address", "tls_cert_file", "tls_private_key_file"],
+            Self::Access(_) => &["authentication_kubeconfig", "authorization_kubeconfig"],
             _ => &[],
         };
         let locations = config.locations(flags);
@@ -323,12 +326,7 @@ async fn run_with(
     let locate = |error: Error| error.with_locations(&config);
     let enabled = config.enabled(known).map_err(Error::Controllers).map_err(locate)?;
     let plan = leader_election::ElectionPlan::of(&config.options, known, &enabled).map_err(locate)?;
-    let Options {
-        manager,
-        client,
-        serving,
-        ..
-    } = &config.options;
+    let Options { manager, client, .. } = &config.options;
     let registry = Registry::new();
     logging::register(&registry).map_err(Error::Metrics)?;
     let fence: Arc<dyn Fence> = if manager.dry_run {
@@ -351,7 +349,12 @@ async fn run_with(
         connection = opening => connection.map_err(Error::Connection).map_err(locate)?,
         () = stop.requested() => return Ok(()),
     };
-    let server = Server::bind(serving).map_err(Error::Serving).map_err(locate)?;
+    let opening: Pin<Box<dyn Future<Output = _> + Send>> =
+        Box::pin(serving::bind(&config.options, &requests, &registry));
+    let server = tokio::select! {
+        server = opening => server.map_err(locate)?,
+        () = stop.requested() => return Ok(()),
+    };
     log_start(&config, &enabled, &connection, plan.identity());
     let starting: Pin<Box<dyn Future<Output = _> + Send>> =
         Box::pin(plan.start(client, requests, outage, &clock, &heartbeat, &registry));
@@ -363,7 +366,8 @@ async fn run_with(
     let credentials = connection.clone();
     let manager = Manager::new(connection, settings, groups, clock, &registry).map_err(Error::Manager)?;
     let close = Shutdown::new();
-    let serving = serve(server, &manager, &registry, &config.effective, &close, &stop).map_err(Error::Serving)?;
+    let routes = debug::routes(manager.pages()).merge(debug::about_the_process(&config));
+    let serving = serving::serve(server, manager.health(), routes, &registry, (&close, &stop))?;
     let result = tokio::select! {
         result = manager.run(&config.flags, stop) => result.map_err(Error::Manager),
         never = credentials.reload_credentials("controllers") => match never {},
@@ -372,7 +376,7 @@ async fn run_with(
         elections.end().await;
     }
     close.request();
-    let closing = join(serving).await;
+    let closing = serving::join(serving).await;
     tracing::info!("stopped");
     result.and(closing)
 }
@@ -391,41 +395,4 @@ fn log_start(config: &Config, enabled: &[Descriptor], connection: &Connection, i
     if enabled.is_empty() {
         tracing::warn!("no controller is enabled: without '*', --controllers enables only the named controllers");
     }
-}
-
-/// Serves health and metrics until `close` is requested.
-fn serve(
-    server: Option<Server>,
-    manager: &Manager,
-    registry: &Registry,
-    effective_config: &Value,
-    close: &Shutdown,
-    stop: &Shutdown,
-) -> Result<JoinSet<Result<(), portreeve_serving::Error>>, portreeve_serving::Error> {
-    let mut serving = JoinSet::new();
-    let Some(server) = server else { return Ok(serving) };
-    let endpoints = HttpEndpoints {
-        health: manager.health(),
-        registry: registry.clone(),
-        extra_routes: debug::routes(manager.pages()).merge(debug::configz(effective_config)),
-    };
-    let mut listener = server.spawn(endpoints, &close.token())?;
-    let stop = stop.clone();
-    serving.spawn(async move {
-        let end = listener.ended().await;
-        // The daemon must not continue without health endpoints and metrics.
-        stop.request();
-        end
-    });
-    Ok(serving)
-}
-
-/// Waits until the listener, if there is one, is closed.
-async fn join(mut serving: JoinSet<Result<(), portreeve_serving::Error>>) -> Result<(), Error> {
-    let mut result = Ok(());
-    while let Some(end) = serving.join_next().await {
-        let end = end.unwrap_or(Err(portreeve_serving::Error::ThreadExited));
-        result = result.and(end.map_err(Error::Serving));
-    }
-    result
 }

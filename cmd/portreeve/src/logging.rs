@@ -1,8 +1,8 @@
 //! Logs to stderr, one event per line, as text for people or as JSON with the keys of Kubernetes'
 //! components.
 //!
-//! This module contains the format, the levels of each `-v`, the JSON layer, and the queue before
-//! stderr. It does not rotate logs, write files, or change the verbosity at run time.
+//! This module contains the format, the levels of each `-v`, which can change at run time, the JSON
+//! layer, and the queue before stderr. It does not rotate logs or write files.
 //!
 //! Architecture Invariant: libraries cannot log secrets. Only `filter` decides how much other
 //! crates may log, and no verbosity lifts its caps.
@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::{self, Debug, Write as _};
 use std::io::IsTerminal;
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use serde_json::Value;
@@ -28,9 +29,13 @@ use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Registry, reload};
 
 use self::json::Json;
 pub(crate) use self::queue::{finish, register};
+
+/// The levels of the log, which is one for the whole process.
+static LEVELS: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
 /// The format of log lines: `--logging-format`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -48,7 +53,8 @@ pub(crate) enum Format {
 /// keeps them. Pass the result to [`finish`] at the end of the process.
 pub(crate) fn init(format: Format, verbosity: u8) -> WorkerGuard {
     let (queue, guard) = queue::start();
-    let registry = tracing_subscriber::registry().with(filter(verbosity));
+    let (levels, handle) = reload::Layer::new(filter(verbosity));
+    let registry = tracing_subscriber::registry().with(levels);
     let result = match format {
         Format::Text => {
             let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -68,9 +74,27 @@ pub(crate) fn init(format: Format, verbosity: u8) -> WorkerGuard {
     };
     if result.is_err() {
         tracing::debug!("keeping the existing log setup");
+    } else {
+        // Only the first call gets here.
+        LEVELS.set(handle).ok();
     }
     guard
 }
+
+/// Changes the verbosity of the process's log.
+///
+/// # Errors
+///
+/// Returns an error if another component has set up the log.
+pub(crate) fn set_verbosity(verbosity: u8) -> Result<(), SetVerbosityError> {
+    let levels = LEVELS.get().ok_or(SetVerbosityError)?;
+    levels.reload(filter(verbosity)).map_err(|_| SetVerbosityError)
+}
+
+/// The verbosity cannot be changed.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("failed to change the log level: another component of this process has set up the log")]
+pub(crate) struct SetVerbosityError;
 
 /// Returns the levels that a verbosity shows.
 ///

@@ -1,6 +1,7 @@
 //! The command line. Flags that Kubernetes' components also have keep their names and defaults.
 
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
     path::{Path, PathBuf},
     time::Duration,
@@ -16,6 +17,7 @@ use portreeve_reconcile::Descriptor;
 use crate::{
     config::{self, FileLocation},
     cron,
+    feature_gates::FeatureGate,
     logging::Format,
     manifests::{Account, Action},
 };
@@ -48,6 +50,8 @@ pub struct Options {
     pub(crate) client: portreeve_client::Args,
     #[command(flatten)]
     pub(crate) serving: portreeve_serving::Args,
+    #[command(flatten)]
+    pub(crate) auth: portreeve_auth::Args,
     #[command(flatten)]
     pub(crate) logging: Logging,
 }
@@ -200,6 +204,14 @@ pub(crate) struct ManagerArgs {
     /// server-side apply. A definition with other versions in the cluster is left unchanged.
     #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub(crate) install_crds: bool,
+    /// A list of features to turn on or off.
+    #[arg(
+        long,
+        help = "A list of features to turn on or off: NAME=true or NAME=false. ComponentFlagz serves /flagz and ComponentStatusz serves /statusz; both are on by default",
+        value_name = "GATES",
+        value_delimiter = ','
+    )]
+    pub(crate) feature_gates: Vec<FeatureGate>,
     /// Log what the controllers would do, without writing any object, event,
     /// CustomResourceDefinition or Lease. Disables leader election.
     #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
@@ -273,6 +285,8 @@ pub struct Config {
     file: Option<config::File>,
     /// The response of `/configz`.
     pub(crate) effective: serde_json::Value,
+    /// The content of `/flagz`.
+    pub(crate) flag_values: BTreeMap<String, String>,
 }
 
 impl Config {
@@ -304,6 +318,7 @@ impl Config {
         Ok(Self {
             options: Options::from_arg_matches(&flags).map_err(UsageError::CommandLine)?,
             effective: config::render_effective(&command, &flags, &folder),
+            flag_values: config::flag_values(&command, &flags, &folder),
             flags,
             file,
         })

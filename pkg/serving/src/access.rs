@@ -1,262 +1,229 @@
-//! The paths that need no authorization: `--authorization-always-allow-paths`.
+//! Who sends a request, and whether they may see what they ask for.
 //!
-//! The flag takes exact paths and prefixes (with a trailing `*`). They are matched as in
-//! Kubernetes, except that a path which is not in its plain form is never allowed. With `%`, `//`,
-//! `.` or `..` in a path, two parsers may disagree about its meaning.
-//!
-//! Architecture Invariant: pure. An ambiguous path is not allowed.
+//! [`AccessControl`] decides; this crate asks it before routing and writes Kubernetes' responses to
+//! requests that are not served.
 
-use std::str::FromStr;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
-/// The paths that are served without authorization.
-///
-/// ```
-/// let open: portreeve_serving::AllowedPaths = "/livez,/debug/*".parse()?;
-/// assert!(open.allow("/livez") && open.allow("/debug/graph") && !open.allow("/metrics"));
-/// # Ok::<(), portreeve_serving::InvalidPath>(())
-/// ```
+use axum::response::{IntoResponse, Response};
+use futures::future::BoxFuture;
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING, USER_AGENT,
+};
+use http::{HeaderMap, HeaderName, Method, Request, StatusCode};
+use rustls::pki_types::CertificateDer;
+use tokio::time::timeout;
+
+use crate::AllowedPaths;
+use crate::allowed_paths::is_plain;
+
+/// The name of a user without credentials.
+const ANONYMOUS: &str = "system:anonymous";
+/// The path whose readers may see the reasons of health checks.
+const METRICS_PATH: &str = "/metrics";
+/// The time limit for finding out whether the reasons may be seen.
+const REASONS_LIMIT: Duration = Duration::from_secs(1);
+/// The headers that handlers see. All others may contain credentials.
+const KEPT_HEADERS: [HeaderName; 8] = [
+    ACCEPT,
+    ACCEPT_ENCODING,
+    CONNECTION,
+    CONTENT_LENGTH,
+    CONTENT_TYPE,
+    HOST,
+    TRANSFER_ENCODING,
+    USER_AGENT,
+];
+
+/// An authenticated user, or the anonymous one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AllowedPaths(Vec<Pattern>);
+pub struct User {
+    /// The name, such as `system:serviceaccount:monitoring:prometheus`.
+    pub name: String,
+    /// The UID, or an empty text.
+    pub uid: String,
+    /// The groups.
+    pub groups: Vec<String>,
+    /// Further fields, which authorizers may use.
+    pub extra: BTreeMap<String, Vec<String>>,
+}
 
+impl User {
+    /// Returns the user of a request without credentials.
+    pub fn anonymous() -> Self {
+        Self {
+            name: ANONYMOUS.to_owned(),
+            groups: vec!["system:unauthenticated".to_owned()],
+            ..Self::default()
+        }
+    }
+
+    /// Returns whether nobody is authenticated.
+    pub fn is_anonymous(&self) -> bool {
+        self.name == ANONYMOUS
+    }
+}
+
+/// Whether a user may do something.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Pattern {
-    Exact(String),
-    Prefix(String),
+pub enum Decision {
+    /// The user may do it.
+    Allowed,
+    /// The user may not do it, for this reason, which may be empty.
+    Denied(String),
 }
 
-/// An invalid item of `--authorization-always-allow-paths`, which could never match or would match
-/// unexpectedly.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidPath {
-    /// The path is not absolute, but request paths are.
-    #[error("the path {path:?} must start with /, as in /metrics")]
-    NotAbsolute {
-        /// The path as given.
-        path: String,
-    },
-    /// The path contains a `*` before its end, but globs are not supported.
-    #[error("the path {path:?} has a * before its end: only a trailing * is supported, as in /debug/*")]
-    InnerStar {
-        /// The path as given.
-        path: String,
-    },
-    /// A request for this path would be rejected.
-    #[error("the path {path:?} can never be allowed: write it without %, //, \\, . and .. segments, ? and #")]
-    NotPlain {
-        /// The path as given.
-        path: String,
-    },
+/// Authenticates and authorizes requests. Errors are texts for the log and, from
+/// [`authorize`](Self::authorize), for the response, so they must not contain secrets.
+pub trait AccessControl: Send + Sync {
+    /// Returns who sends a request with these client certificates (the first is the client's own)
+    /// and headers. A request without credentials is [`User::anonymous`]. Nobody has verified the
+    /// certificates, except that the client has the key of the first one.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the credentials are not accepted or cannot be checked.
+    fn authenticate<'a>(
+        &'a self,
+        certificates: &'a [CertificateDer<'static>],
+        headers: &'a HeaderMap,
+    ) -> BoxFuture<'a, Result<User, String>>;
+
+    /// Decides whether the user may use the verb (an HTTP method in lower case) on the path.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when nobody can decide now.
+    fn authorize<'a>(&'a self, user: &'a User, verb: &'a str, path: &'a str)
+    -> BoxFuture<'a, Result<Decision, String>>;
+
+    /// Does the work that access control needs while the listener serves. Returns the reason if
+    /// the listener must end.
+    fn maintain(&self) -> BoxFuture<'_, String>;
 }
 
-impl AllowedPaths {
-    /// Returns whether this request path (without its query) needs no authorization.
-    pub fn allow(&self, path: &str) -> bool {
-        is_plain(path)
-            && self.0.iter().any(|pattern| match pattern {
-                Pattern::Exact(exact) => path == exact,
-                Pattern::Prefix(prefix) => path.starts_with(prefix),
-            })
+/// The access control of a listener: what is open to everybody, and who decides on the rest.
+#[derive(Clone)]
+pub(crate) struct Access {
+    allowed: Arc<AllowedPaths>,
+    control: Arc<dyn AccessControl>,
+}
+
+impl Access {
+    pub(crate) fn new(allowed: AllowedPaths, control: Arc<dyn AccessControl>) -> Self {
+        Self {
+            allowed: Arc::new(allowed),
+            control,
+        }
+    }
+
+    /// Admits a request, removes its credentials and adds its [`Viewer`], or returns the response.
+    pub(crate) async fn admit<B>(
+        &self,
+        request: &mut Request<B>,
+        certificates: &[CertificateDer<'static>],
+    ) -> Result<(), Response> {
+        let user = match self.control.authenticate(certificates, request.headers()).await {
+            Ok(user) => user,
+            Err(error) => {
+                tracing::debug!(err = error, "failed to authenticate request");
+                return Err(unauthorized());
+            }
+        };
+        let path = request.uri().path();
+        if !self.allowed.allow(path) {
+            let verb = request.method().as_str().to_ascii_lowercase();
+            match self.control.authorize(&user, &verb, path).await {
+                Ok(Decision::Allowed) => {}
+                Ok(Decision::Denied(reason)) => return Err(forbidden(&user, &verb, path, &reason)),
+                Err(error) => {
+                    tracing::debug!(err = error, user = user.name, path, "failed to authorize request");
+                    return Err(internal_error(path, &error));
+                }
+            }
+            // The routes would decode what the review has seen as it is.
+            if !is_plain(path) {
+                return Err(StatusCode::NOT_FOUND.into_response());
+            }
+        }
+        remove_credentials(request.headers_mut());
+        request.extensions_mut().insert(Viewer {
+            access: self.clone(),
+            user: Arc::new(user),
+        });
+        Ok(())
     }
 }
 
-/// Returns whether the path is unambiguous. A `*` is allowed, because it has no meaning in a
-/// request.
-fn is_plain(path: &str) -> bool {
-    let Some(rest) = path.strip_prefix('/') else {
-        return false;
+/// The sender of an admitted request.
+#[derive(Clone)]
+pub(crate) struct Viewer {
+    access: Access,
+    user: Arc<User>,
+}
+
+impl Viewer {
+    /// Returns whether the sender may see the reasons of health checks, which name objects and
+    /// quote errors. They are for those who may read `/metrics`. Probes do not depend on the
+    /// apiserver: an anonymous sender needs no review, and an answer that is late is a no.
+    pub(crate) async fn may_see_reasons(&self) -> bool {
+        if self.access.allowed.allow(METRICS_PATH) {
+            return true;
+        }
+        if self.user.is_anonymous() {
+            return false;
+        }
+        let verb = Method::GET.as_str().to_ascii_lowercase();
+        let decision = self.access.control.authorize(&self.user, &verb, METRICS_PATH);
+        matches!(timeout(REASONS_LIMIT, decision).await, Ok(Ok(Decision::Allowed)))
+    }
+}
+
+fn remove_credentials(headers: &mut HeaderMap) {
+    let other = headers.keys().filter(|name| !KEPT_HEADERS.contains(name));
+    for name in other.cloned().collect::<Vec<HeaderName>>() {
+        headers.remove(name);
+    }
+}
+
+fn unauthorized() -> Response {
+    status(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized", "")
+}
+
+fn forbidden(user: &User, verb: &str, path: &str, reason: &str) -> Response {
+    let path = format!("{path:?}");
+    let message = escape(&format!("User {:?} cannot {verb} path {path}", user.name));
+    let reason = if reason.is_empty() {
+        String::new()
+    } else {
+        format!(": {reason}")
     };
-    let ambiguous = |c: char| matches!(c, '%' | '\\' | '?' | '#') || c.is_control() || c.is_whitespace();
-    // The last segment is empty when the path has a trailing slash.
-    let (parents, last) = rest
-        .rsplit_once('/')
-        .map_or((None, rest), |(parents, last)| (Some(parents), last));
-    !path.contains(ambiguous)
-        && parents.is_none_or(|parents| parents.split('/').all(|segment| !matches!(segment, "" | "." | "..")))
-        && !matches!(last, "." | "..")
+    let message = format!("forbidden: {message}{reason}");
+    status(StatusCode::FORBIDDEN, "Forbidden", &message, r#","details":{}"#)
 }
 
-impl FromStr for AllowedPaths {
-    type Err = InvalidPath;
-
-    /// Parses a comma-separated list. Empty entries are skipped, so `""` is the empty list.
-    fn from_str(list: &str) -> Result<Self, InvalidPath> {
-        let entries = list.split(',').map(str::trim).filter(|entry| !entry.is_empty());
-        entries.map(str::parse).collect::<Result<_, _>>().map(Self)
-    }
+/// Returns a response that contains a `Status`.
+pub(crate) fn status(code: StatusCode, reason: &str, message: &str, details: &str) -> Response {
+    let body = format!(
+        r#"{{"kind":"Status","apiVersion":"v1","metadata":{{}},"status":"Failure","message":{},"reason":"{reason}"{details},"code":{}}}"#,
+        json_string(message),
+        code.as_u16()
+    );
+    (code, [(CONTENT_TYPE, "application/json")], body + "\n").into_response()
 }
 
-impl FromStr for Pattern {
-    type Err = InvalidPath;
-
-    fn from_str(path: &str) -> Result<Self, InvalidPath> {
-        let prefix = path.strip_suffix('*');
-        let text = prefix.unwrap_or(path);
-        let path = path.to_owned();
-        if !text.starts_with('/') {
-            return Err(InvalidPath::NotAbsolute { path });
-        }
-        if text.contains('*') {
-            return Err(InvalidPath::InnerStar { path });
-        }
-        if !is_plain(text) {
-            return Err(InvalidPath::NotPlain { path });
-        }
-        let text = text.to_owned();
-        Ok(if prefix.is_some() {
-            Self::Prefix(text)
-        } else {
-            Self::Exact(text)
-        })
-    }
+fn internal_error(path: &str, error: &str) -> Response {
+    let text = escape(&format!("Internal Server Error: {path:?}: {error}\n"));
+    (StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
 }
 
-impl FromIterator<Self> for AllowedPaths {
-    fn from_iter<I: IntoIterator<Item = Self>>(lists: I) -> Self {
-        Self(lists.into_iter().flat_map(|list| list.0).collect())
-    }
+/// Escapes what could be read as HTML, as in Kubernetes.
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-#[cfg(test)]
-mod tests {
-    use expect_test::{Expect, expect};
-
-    use super::*;
-
-    fn check(list: &str, rows: &[(&str, bool)]) {
-        let allowed: AllowedPaths = list.parse().unwrap();
-        for (path, open) in rows {
-            assert_eq!(allowed.allow(path), *open, "{path:?} under {list:?}");
-        }
-    }
-
-    fn check_error(list: &str, expected: &Expect) {
-        expected.assert_eq(&list.parse::<AllowedPaths>().unwrap_err().to_string());
-    }
-
-    #[test]
-    fn exact_path_matches_only_itself() {
-        check(
-            "/healthz,/readyz,/livez",
-            &[
-                ("/healthz", true),
-                ("/livez", true),
-                ("/", false),
-                ("", false),
-                ("*", false),
-                ("healthz", false),
-                ("/healthz/", false),
-                ("/healthz/ping", false),
-                ("/healthzz", false),
-                ("/health", false),
-                ("/HEALTHZ", false),
-                ("//healthz", false),
-                ("/./healthz", false),
-                ("/healthz/.", false),
-                ("/healthz/..", false),
-                ("/healthz/../metrics", false),
-                ("/metrics/../healthz", false),
-                ("/%68ealthz", false),
-                ("/healthz%00", false),
-                ("/healthz%2f", false),
-                ("/healthz;x", false),
-                ("/healthz?verbose", false),
-                ("/healthz\\", false),
-                ("/metrics", false),
-            ],
-        );
-    }
-
-    #[test]
-    fn trailing_star_matches_every_path_with_the_prefix() {
-        check(
-            "/debug/*",
-            &[
-                ("/debug", false),
-                ("/debug/", true),
-                ("/debug/graph", true),
-                ("/debug/controllers/foo/graph", true),
-                ("/debug/*", true),
-                ("/debug/..", false),
-                ("/debug/../metrics", false),
-                ("/debug/./graph", false),
-                ("/debug//graph", false),
-                ("/debug//", false),
-                ("/debug/%2e%2e/metrics", false),
-                ("/debug/%2E%2E%2Fmetrics", false),
-                ("/debug/..%2fmetrics", false),
-                ("/debug/..\\metrics", false),
-                ("/debug/...", true),
-                ("/debug/a..b", true),
-            ],
-        );
-        check(
-            "/debug*",
-            &[
-                ("/debug", true),
-                ("/debugger", true),
-                ("/debug/x", true),
-                ("/debu", false),
-            ],
-        );
-    }
-
-    #[test]
-    fn root_and_wildcard_paths_are_matched() {
-        check(
-            "/",
-            &[("/", true), ("", false), ("//", false), ("/livez", false), ("*", false)],
-        );
-        check(
-            "/*",
-            &[
-                ("/", true),
-                ("/metrics", true),
-                ("//metrics", false),
-                ("", false),
-                ("*", false),
-            ],
-        );
-        check("", &[("/", false), ("", false), ("/livez", false)]);
-        check(
-            " /livez , ,/metrics,",
-            &[("/livez", true), ("/metrics", true), ("/", false)],
-        );
-    }
-
-    #[test]
-    fn invalid_list_is_rejected() {
-        check_error(
-            "metrics",
-            &expect![[r#"the path "metrics" must start with /, as in /metrics"#]],
-        );
-        check_error("*", &expect![[r#"the path "*" must start with /, as in /metrics"#]]);
-        check_error(
-            "/livez,/debug/*/graph",
-            &expect![[
-                r#"the path "/debug/*/graph" has a * before its end: only a trailing * is supported, as in /debug/*"#
-            ]],
-        );
-        check_error(
-            "/debug/**",
-            &expect![[
-                r#"the path "/debug/**" has a * before its end: only a trailing * is supported, as in /debug/*"#
-            ]],
-        );
-        check_error(
-            "/a/../b",
-            &expect![[
-                r#"the path "/a/../b" can never be allowed: write it without %, //, \, . and .. segments, ? and #"#
-            ]],
-        );
-        check_error(
-            "//",
-            &expect![[r#"the path "//" can never be allowed: write it without %, //, \, . and .. segments, ? and #"#]],
-        );
-        check_error(
-            "/%6detrics",
-            &expect![[
-                r#"the path "/%6detrics" can never be allowed: write it without %, //, \, . and .. segments, ? and #"#
-            ]],
-        );
-    }
+fn json_string(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
 }

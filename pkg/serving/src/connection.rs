@@ -1,9 +1,10 @@
 //! Serves connections, and bounds the number of open ones.
 //!
 //! Architecture Invariant: the number of slots is fixed. A connection is protected from eviction
-//! only while it has a request in progress, or for a short time after its accept or its last
-//! response. So clients that never finish a handshake, send their headers byte by byte, or never
-//! read their response cannot block a probe.
+//! only while it has an admitted request in progress, or for a short time after its accept, its
+//! last request or its last response. So clients that never finish a handshake, send their headers
+//! byte by byte, never read their response, or wait until the apiserver has rejected their
+//! credentials cannot block a probe.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -84,8 +85,8 @@ struct Slot {
 
 #[derive(Clone, Copy)]
 enum Usage {
-    /// No request is in progress: the connection waits for the handshake or the next request, or
-    /// sends a response.
+    /// No admitted request is in progress: the connection waits for the handshake, for the next
+    /// request or for its admission, or sends a response.
     Unused {
         since: Instant,
     },
@@ -218,11 +219,13 @@ async fn serve(stream: TcpStream, peer: SocketAddr, shared: Shared, slot: &Arc<S
         },
     };
 
+    let certificates: Vec<_> = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
     let service = service_fn(|request: Request<Incoming>| {
-        let handler = &handler;
+        let (handler, certificates) = (&handler, &certificates);
         async move {
-            let _serving = ActiveRequest::begin(slot, idle);
-            Ok::<_, Infallible>(handler.handle(request.map(Body::new)).await)
+            slot.received_request();
+            let begin = || ActiveRequest::begin(slot, idle);
+            Ok::<_, Infallible>(handler.handle(request.map(Body::new), certificates, begin).await)
         }
     });
     let mut connection = pin!(
@@ -241,6 +244,13 @@ async fn serve(stream: TcpStream, peer: SocketAddr, shared: Shared, slot: &Arc<S
     };
     if let Err(error) = ended {
         tracing::debug!(%peer, %error, "connection ended early");
+    }
+}
+
+impl Slot {
+    /// Extends the grace period for the admission of a request.
+    fn received_request(&self) {
+        self.usage.send_replace(Usage::Unused { since: Instant::now() });
     }
 }
 

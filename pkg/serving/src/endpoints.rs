@@ -1,24 +1,26 @@
 //! The request handler of the listener: the authorization check, then health, metrics and the
 //! caller's routes.
 //!
-//! Architecture Invariant: the authorization check runs before the routing, so that an unauthorized
-//! client cannot find out which paths exist.
+//! Architecture Invariant: [`Access`] is asked before the routing, so that an unauthorized client
+//! cannot find out which paths exist.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, Query};
+use axum::extract::{Extension, Path, Query};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Request, StatusCode};
 use prometheus::Registry;
+use rustls::pki_types::CertificateDer;
 use tower::ServiceExt;
 
+use crate::access::{Access, Viewer};
 use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics};
-use crate::{AllowedPaths, Check, health};
+use crate::{AccessControl, Check, health};
 
 /// Evaluates all checks of an endpoint once. It runs for each request on the runtime's threads, so
 /// it must only read cached state and must not block or compute for long.
@@ -38,61 +40,72 @@ pub struct HealthCheckers {
 /// The content that a [`Server`](crate::Server) serves.
 #[derive(Clone)]
 pub struct HttpEndpoints {
+    /// Decides on every request whose path is not always allowed.
+    pub access: Arc<dyn AccessControl>,
     /// The health checks.
     pub health: HealthCheckers,
     /// The registry that `/metrics` renders. The server adds its own metrics and those of the
     /// process, so each registry can be served only once.
     pub registry: Registry,
-    /// All other routes. The health paths and `/metrics` never reach this router.
+    /// All other routes. The health paths, `/metrics` and `/metrics/slis` never reach this router.
     pub extra_routes: Router,
 }
 
 /// Everything that a connection needs to respond to requests.
 #[derive(Clone)]
 pub(crate) struct RequestHandler {
-    allowed: Arc<AllowedPaths>,
+    access: Access,
     routes: Router,
     request_limit: Duration,
 }
 
 impl RequestHandler {
     /// Creates the handler. `metrics` belong to the registry of the endpoints.
-    pub(crate) fn new(
-        endpoints: HttpEndpoints,
-        metrics: Metrics,
-        allowed: AllowedPaths,
-        request_limit: Duration,
-    ) -> Self {
+    pub(crate) fn new(endpoints: HttpEndpoints, metrics: Metrics, access: Access, request_limit: Duration) -> Self {
         let HttpEndpoints {
             health: HealthCheckers { livez, readyz, healthz },
             extra_routes,
             ..
         } = endpoints;
+        let slis = metrics.clone();
         let routes = Router::new()
             .merge(health_routes("livez", &livez, &metrics))
             .merge(health_routes("readyz", &readyz, &metrics))
             .merge(health_routes("healthz", &healthz, &metrics))
-            .route("/metrics", get(async move || render(&metrics)))
+            .route("/metrics/slis", get(async move || render(slis.render_slis())))
+            .route("/metrics", get(async move || render(metrics.render())))
             // Not merged: axum panics when two merged routers have the same route.
             .fallback_service(extra_routes);
         Self {
-            allowed: Arc::new(allowed),
+            access,
             routes,
             request_limit,
         }
     }
 
-    /// Responds to one request within the time limit.
-    pub(crate) async fn handle(&self, request: Request<Body>) -> Response {
-        let mut response = if self.allowed.allow(request.uri().path()) {
-            match tokio::time::timeout(self.request_limit, self.routes.clone().oneshot(request)).await {
-                Ok(Ok(response)) => response,
-                Ok(Err(never)) => match never {},
-                Err(_) => text(StatusCode::GATEWAY_TIMEOUT, "The request took too long\n".to_owned()),
+    /// Responds to one request within the time limit. `certificates` are those that the client has
+    /// presented. Calls `begin` when the request is admitted, and drops the result at its end.
+    pub(crate) async fn handle<A>(
+        &self,
+        mut request: Request<Body>,
+        certificates: &[CertificateDer<'static>],
+        begin: impl FnOnce() -> A,
+    ) -> Response {
+        let responding = async {
+            match self.access.admit(&mut request, certificates).await {
+                Ok(()) => {
+                    let _active = begin();
+                    match self.routes.clone().oneshot(request).await {
+                        Ok(response) => response,
+                        Err(never) => match never {},
+                    }
+                }
+                Err(rejection) => rejection,
             }
-        } else {
-            text(StatusCode::UNAUTHORIZED, "Unauthorized\n".to_owned())
         };
+        let response = tokio::time::timeout(self.request_limit, responding).await;
+        let mut response =
+            response.unwrap_or_else(|_| text(StatusCode::GATEWAY_TIMEOUT, "The request took too long\n".to_owned()));
         // Responses show the current state, so they must not be cached, and they are never HTML.
         let headers = response.headers_mut();
         headers
@@ -105,7 +118,7 @@ impl RequestHandler {
 
 fn health_routes(endpoint: &'static str, checker: &HealthChecker, metrics: &Metrics) -> Router {
     let (all, one, metrics) = (Arc::clone(checker), Arc::clone(checker), metrics.clone());
-    let summary = async move |Query(pairs): Query<Vec<(String, String)>>| {
+    let summary = async move |Extension(viewer): Extension<Viewer>, Query(pairs): Query<Vec<(String, String)>>| {
         let query = health::Query::from_pairs(pairs);
         let checks = health::with_ping(all());
         metrics.observe(
@@ -117,11 +130,19 @@ fn health_routes(endpoint: &'static str, checker: &HealthChecker, metrics: &Metr
         if !response.status.is_success() {
             tracing::debug!(endpoint, checks = response.body, "health check failed");
         }
+        let lists_checks = query.verbose || !response.status.is_success();
+        if lists_checks && !viewer.may_see_reasons().await {
+            let response = health::summary(endpoint, &health::withhold_reasons(checks), &query);
+            return text(response.status, response.body);
+        }
         text(response.status, response.body)
     };
-    let single = async move |Path(name): Path<String>| {
-        let response = health::single(&health::with_ping(one()), &name);
-        response.map_or_else(
+    let single = async move |Extension(viewer): Extension<Viewer>, Path(name): Path<String>| {
+        let mut checks = health::with_ping(one());
+        if !viewer.may_see_reasons().await {
+            checks = health::withhold_reasons(checks);
+        }
+        health::single(&checks, &name).map_or_else(
             || StatusCode::NOT_FOUND.into_response(),
             |response| text(response.status, response.body),
         )
@@ -132,8 +153,8 @@ fn health_routes(endpoint: &'static str, checker: &HealthChecker, metrics: &Metr
         .route(&format!("/{endpoint}/{{*name}}"), get(single))
 }
 
-fn render(metrics: &Metrics) -> Response {
-    match metrics.render() {
+fn render(metrics: Result<String, prometheus::Error>) -> Response {
+    match metrics {
         Ok(body) => ([(CONTENT_TYPE, METRICS_TYPE)], body).into_response(),
         Err(error) => {
             tracing::error!(%error, "failed to encode the metrics");

@@ -1,9 +1,9 @@
 //! Health checks in the format of Kubernetes.
 //!
 //! A [`Check`] is the result of one evaluation. The caller decides what to check and when. The
-//! texts are those of Kubernetes' `k8s.io/apiserver/pkg/server/healthz`, with two differences: a
-//! failed check shows its reason in the list as well (Kubernetes withholds it), and a passing check
-//! may have a note.
+//! texts are those of Kubernetes' `k8s.io/apiserver/pkg/server/healthz`, with two differences: for
+//! clients that may read metrics, a failed check shows its reason in the list as well (Kubernetes
+//! always withholds it), and a passing check may have a note.
 //!
 //! Architecture Invariant: pure. No I/O, no clock, and no HTTP types except the status code.
 
@@ -13,6 +13,9 @@ use http::StatusCode;
 
 /// The check that always exists and passes: a client that gets a response has reached the process.
 const PING: &str = "ping";
+
+/// Replaces the reason of a failure, as in Kubernetes.
+const WITHHELD: &str = "reason withheld";
 
 /// One named health check and its result.
 ///
@@ -32,8 +35,8 @@ pub enum HealthStatus {
     Ok,
     /// The check passes with a note for readers of the list.
     Note(String),
-    /// The check and therefore the endpoint fail for this reason. Everybody with access to the
-    /// endpoint can read the reason, so it must not contain secrets.
+    /// The check and therefore the endpoint fail for this reason. Everybody who may read metrics
+    /// can read the reason, so it must not contain secrets.
     Failed(String),
 }
 
@@ -95,6 +98,16 @@ pub(crate) struct HealthResponse {
 /// Returns the caller's checks after the `ping` check.
 pub(crate) fn with_ping(checks: Vec<Check>) -> Vec<Check> {
     std::iter::once(Check::ok(PING)).chain(checks).collect()
+}
+
+/// Returns the checks without notes and without the reasons of failures, for a client that may not
+/// see them.
+pub(crate) fn withhold_reasons(checks: Vec<Check>) -> Vec<Check> {
+    let withhold = |check: Check| match check.state {
+        HealthStatus::Ok | HealthStatus::Note(_) => Check::ok(check.name),
+        HealthStatus::Failed(_) => Check::failed(check.name, WITHHELD),
+    };
+    checks.into_iter().map(withhold).collect()
 }
 
 /// Returns the response of a whole endpoint (`livez`, `readyz`, `healthz`). It lists one check per
@@ -211,6 +224,34 @@ mod tests {
         check("readyz", &with_ping(vec![]), "", &expect!["200 ok"]);
         check("readyz", &passing(), "exclude=informer/foos", &expect!["200 ok"]);
         check("readyz", &passing(), "exclude=nobody&other=1", &expect!["200 ok"]);
+    }
+
+    #[test]
+    fn withheld_reasons_and_notes_are_not_shown() {
+        let [passing, failing] = [passing(), failing()].map(withhold_reasons);
+        check(
+            "readyz",
+            &passing,
+            "verbose",
+            &expect![[r"
+            200 [+]ping ok
+            [+]informer/foos ok
+            [+]crd/crontabs ok
+            readyz check passed
+        "]],
+        );
+        check(
+            "readyz",
+            &failing,
+            "",
+            &expect![[r"
+            500 [+]ping ok
+            [-]informer/foos failed: reason withheld
+            [+]workers ok
+            [-]clock failed: reason withheld
+            readyz check failed
+        "]],
+        );
     }
 
     #[test]

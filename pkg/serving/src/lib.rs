@@ -3,18 +3,19 @@
 //! This crate contains the flags ([`Args`]), the listener ([`Server`]), Kubernetes' `/livez`,
 //! `/readyz` and `/healthz` for checks that the caller evaluates ([`HealthCheckers`], [`Check`]),
 //! Prometheus' text format for a registry that the caller owns, and the paths that are open to
-//! everybody ([`AllowedPaths`]). It does not define the checks, and it has no delegated
-//! authentication and authorization yet. Until it does, paths that
-//! `--authorization-always-allow-paths` does not allow return 401.
+//! everybody ([`AllowedPaths`]). It does not define the checks, and it asks an [`AccessControl`]
+//! who may see everything else.
 //!
-//! Architecture Invariant: this crate depends on none of our other crates. Checks and routes are
-//! passed in as values.
+//! Architecture Invariant: this crate depends on none of our other crates. Checks, routes and
+//! access control are passed in as values.
 //! Architecture Invariant: no process-wide state. The crypto provider is passed to rustls, and the
 //! caller owns the registry.
 //! Architecture Invariant: every task is joined before [`Server::serve`] returns, and every wait in
 //! it has a limit.
 
 mod access;
+mod allowed_paths;
+mod client_certificate;
 mod connection;
 mod endpoints;
 mod health;
@@ -26,11 +27,14 @@ mod server;
 mod tests;
 mod thread;
 mod tls;
+mod zpages;
 
-pub use access::{AllowedPaths, InvalidPath};
+pub use access::{AccessControl, Decision, User};
+pub use allowed_paths::{AllowedPaths, InvalidPath};
 pub use endpoints::{HealthChecker, HealthCheckers, HttpEndpoints};
 pub use health::{Check, HealthStatus};
 pub use options::Args;
 pub use server::{Error, Server};
 pub use thread::ServerHandle;
-pub use tls::Error as CertificateError;
+pub use tls::{CipherSuite, Error as CertificateError, FlagFile, InvalidNamedPair, NamedPair, PairError, TlsVersion};
+pub use zpages::ZPages;

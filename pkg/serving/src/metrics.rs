@@ -119,6 +119,18 @@ impl Metrics {
         }
     }
 
+    /// Renders the results of the health checks as text, from which Kubernetes computes service
+    /// levels.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when a family cannot be encoded.
+    pub(crate) fn render_slis(&self) -> Result<String, prometheus::Error> {
+        let families = self.healthcheck.collect().into_iter();
+        let families: Vec<_> = families.chain(self.healthchecks_total.collect()).collect();
+        TextEncoder::new().encode_to_string(&families)
+    }
+
     /// Renders everything in the registry as text.
     ///
     /// # Errors

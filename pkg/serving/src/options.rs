@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use crate::AllowedPaths;
+use crate::tls::{self, CipherSuite, NamedPair, TlsVersion};
 
 /// The port of kube-controller-manager, so that existing scrape configurations work.
 const SECURE_PORT: u16 = 10257;
@@ -20,8 +21,8 @@ const ALWAYS_ALLOWED: &str = "/healthz,/readyz,/livez";
 #[command(next_help_heading = "Secure serving")]
 #[group(skip)]
 pub struct Args {
-    /// The port on which to serve HTTPS. Paths that --authorization-always-allow-paths does not
-    /// allow answer 401. If 0, don't serve HTTPS at all.
+    /// The port on which to serve HTTPS with authentication and authorization. If 0, don't serve
+    /// HTTPS at all.
     #[arg(long, value_name = "PORT", default_value_t = SECURE_PORT)]
     pub secure_port: u16,
 
@@ -36,13 +37,33 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub tls_cert_file: Option<PathBuf>,
 
+    /// The folder of a self-signed certificate, portreeve.crt, and its key, portreeve.key. They are
+    /// generated unless they exist. Ignored if --tls-cert-file is provided.
+    #[arg(long, value_name = "FOLDER")]
+    pub cert_dir: Option<PathBuf>,
+
     /// File containing the x509 private key matching --tls-cert-file.
     #[arg(long, value_name = "FILE")]
     pub tls_private_key_file: Option<PathBuf>,
 
-    /// A list of HTTP paths that are served without credentials (comma-separated on the command
-    /// line); all others answer 401. A path that ends in * allows every path with the prefix before
-    /// the *. Give an empty list to allow none.
+    /// Minimum TLS version supported. TLS 1.2 is the lowest that is served.
+    #[arg(long, value_name = "VERSION", value_enum, default_value_t = TlsVersion::Tls12)]
+    pub tls_min_version: TlsVersion,
+
+    /// A list of cipher suites for the server (comma-separated on the command line), by their Go
+    /// names. Those of TLS 1.3 are always enabled. If omitted, the recommended ones are used.
+    #[arg(long, value_name = "SUITES", value_delimiter = ',')]
+    pub tls_cipher_suites: Vec<CipherSuite>,
+
+    /// A pair of x509 certificate and private key files, optionally suffixed with a list of names
+    /// for which it is served: CERTIFICATE,KEY:NAME,... A name may begin with *. for any first
+    /// label. Without names, those in the certificate are used. Can be repeated.
+    #[arg(long, value_name = "FILES")]
+    pub tls_sni_cert_key: Vec<NamedPair>,
+
+    /// A list of HTTP paths that are served without authorization (comma-separated on the command
+    /// line). A path that ends in * allows every path with the prefix before the *. Give an empty
+    /// list to allow none. If /metrics is in it, everybody may see the reasons of health checks.
     #[arg(long, value_name = "PATHS", value_delimiter = ',', default_value = ALWAYS_ALLOWED)]
     pub authorization_always_allow_paths: Vec<AllowedPaths>,
 }
@@ -58,6 +79,19 @@ impl Args {
         (self.secure_port != 0).then(|| SocketAddr::new(self.bind_address, self.secure_port))
     }
 
+    /// Returns the flags of TLS.
+    pub(crate) fn tls_settings(&self) -> tls::Settings<'_> {
+        tls::Settings {
+            certificate: self.tls_cert_file.as_deref(),
+            key: self.tls_private_key_file.as_deref(),
+            folder: self.cert_dir.as_deref(),
+            named: &self.tls_sni_cert_key,
+            lowest_version: self.tls_min_version,
+            suites: &self.tls_cipher_suites,
+            bind_address: self.bind_address,
+        }
+    }
+
     /// Returns all items of `--authorization-always-allow-paths` as one list.
     pub(crate) fn allowed_paths(&self) -> AllowedPaths {
         self.authorization_always_allow_paths.iter().cloned().collect()
@@ -69,8 +103,12 @@ impl Default for Args {
         Self {
             secure_port: SECURE_PORT,
             bind_address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            cert_dir: None,
             tls_cert_file: None,
             tls_private_key_file: None,
+            tls_min_version: TlsVersion::Tls12,
+            tls_cipher_suites: Vec::new(),
+            tls_sni_cert_key: Vec::new(),
             authorization_always_allow_paths: ALWAYS_ALLOWED.split(',').flat_map(str::parse).collect(),
         }
     }
@@ -154,12 +192,12 @@ mod tests {
             Usage: portreeve [OPTIONS]
 
             Options:
-              -h, --help  Print help
+              -h, --help  Print help (see more with '--help')
 
             Secure serving:
                   --secure-port <PORT>
-                      The port on which to serve HTTPS. Paths that --authorization-always-allow-paths does not
-                      allow answer 401. If 0, don't serve HTTPS at all [default: 10257]
+                      The port on which to serve HTTPS with authentication and authorization. If 0, don't serve
+                      HTTPS at all [default: 10257]
                   --bind-address <IP>
                       The IP address on which to listen for the --secure-port port. 0.0.0.0 means every IPv4
                       interface; :: means every interface of both IP families [default: 0.0.0.0]
@@ -167,12 +205,26 @@ mod tests {
                       File containing the x509 certificate for HTTPS (CA certificates, if any, concatenated
                       after the server certificate). If --tls-cert-file and --tls-private-key-file are not
                       provided, a self-signed certificate and key are generated in memory
+                  --cert-dir <FOLDER>
+                      The folder of a self-signed certificate, portreeve.crt, and its key, portreeve.key. They
+                      are generated unless they exist. Ignored if --tls-cert-file is provided
                   --tls-private-key-file <FILE>
                       File containing the x509 private key matching --tls-cert-file
+                  --tls-min-version <VERSION>
+                      Minimum TLS version supported. TLS 1.2 is the lowest that is served [default:
+                      VersionTLS12] [possible values: VersionTLS10, VersionTLS11, VersionTLS12, VersionTLS13]
+                  --tls-cipher-suites <SUITES>
+                      A list of cipher suites for the server (comma-separated on the command line), by their Go
+                      names. Those of TLS 1.3 are always enabled. If omitted, the recommended ones are used
+                  --tls-sni-cert-key <FILES>
+                      A pair of x509 certificate and private key files, optionally suffixed with a list of names
+                      for which it is served: CERTIFICATE,KEY:NAME,... A name may begin with *. for any first
+                      label. Without names, those in the certificate are used. Can be repeated
                   --authorization-always-allow-paths <PATHS>
-                      A list of HTTP paths that are served without credentials (comma-separated on the command
-                      line); all others answer 401. A path that ends in * allows every path with the prefix
-                      before the *. Give an empty list to allow none [default: /healthz,/readyz,/livez]
+                      A list of HTTP paths that are served without authorization (comma-separated on the command
+                      line). A path that ends in * allows every path with the prefix before the *. Give an empty
+                      list to allow none. If /metrics is in it, everybody may see the reasons of health checks
+                      [default: /healthz,/readyz,/livez]
                   --other
                       Not about serving
         "]]

@@ -8,6 +8,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
@@ -15,6 +16,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::access::Access;
 use crate::connection::{Connections, Limits, Shared};
 use crate::endpoints::RequestHandler;
 use crate::metrics::Metrics;
@@ -57,6 +59,12 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// Requests cannot be authenticated or authorized.
+    #[error("failed to set up authentication and authorization: {reason}")]
+    Access {
+        /// The reason that the access control gives.
+        reason: String,
+    },
     /// The serving thread ended unexpectedly.
     #[error("the thread that serves HTTPS ended unexpectedly")]
     ThreadExited,
@@ -90,7 +98,7 @@ impl Server {
     pub fn bind(args: &Args) -> Result<Option<Self>, Error> {
         let Some(address) = args.address() else { return Ok(None) };
         // The certificate is checked before the port is bound.
-        let identity = Identity::from_args(args)?;
+        let identity = Identity::new(&args.tls_settings())?;
         let listener = TcpListener::bind(address).map_err(|source| Error::Listen { address, source })?;
         Self::new(listener, identity, args).map(Some)
     }
@@ -124,8 +132,8 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// Returns an error when the registry of the endpoints is already served, or when the current
-    /// runtime has no I/O driver.
+    /// Returns an error when the registry of the endpoints is already served, when the current
+    /// runtime has no I/O driver, or when access control ends.
     pub async fn serve(self, endpoints: HttpEndpoints, stop: CancellationToken) -> Result<(), Error> {
         self.serve_with_limits(Limits::default(), endpoints, stop).await
     }
@@ -146,7 +154,9 @@ impl Server {
         let metrics =
             Metrics::register(endpoints.registry.clone()).map_err(|source| Error::RegisterMetrics { source })?;
         let reloads = metrics.certificate_reloads.clone();
-        let handler = RequestHandler::new(endpoints, metrics, allowed, limits.request);
+        let control = Arc::clone(&endpoints.access);
+        let access = Access::new(allowed, Arc::clone(&control));
+        let handler = RequestHandler::new(endpoints, metrics, access, limits.request);
         let listener = tokio::net::TcpListener::from_std(listener).map_err(|source| Error::Socket { source })?;
         let Identity { config, files, .. } = identity;
         let config = watch::Sender::new(config);
@@ -169,15 +179,17 @@ impl Server {
             }
         };
         let reloading = reload_certificate(files, &config, &reloads);
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = accepting => {}
+        let result = tokio::select! {
+            () = stop.cancelled() => Ok(()),
+            () = accepting => Ok(()),
             never = reloading => match never {},
-        }
+            reason = control.maintain() => Err(Error::Access { reason }),
+        };
         drop(listener);
+        stop.cancel();
         connections.drain().await;
         tracing::info!(%address, "stopped serving HTTPS");
-        Ok(())
+        result
     }
 }
 

@@ -1,6 +1,7 @@
 //! Runs a real server on a free port of 127.0.0.1 with a client that writes HTTP by hand, so that
 //! tests can send incomplete requests.
 
+mod access;
 mod limits;
 mod reload;
 mod responses;
@@ -12,6 +13,10 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
+use futures::FutureExt;
+use futures::future::{BoxFuture, pending, ready};
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
 use prometheus::Registry;
 use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -26,7 +31,51 @@ use tokio_util::sync::CancellationToken;
 
 use crate::connection::Limits;
 use crate::tls::Identity;
-use crate::{Args, Check, Error, HealthChecker, HealthCheckers, HttpEndpoints, Server};
+use crate::{AccessControl, Args, Check, Decision, Error, HealthChecker, HealthCheckers, HttpEndpoints, Server, User};
+
+/// Access control without an apiserver. The header `Authorization` is the user's name: `admin` may
+/// do everything, and `reader` may read /metrics. `stranger` has bad credentials, nobody can decide
+/// on `undecided`, and the apiserver does not answer about `waiting`.
+pub(crate) struct NamedUsers;
+
+impl AccessControl for NamedUsers {
+    fn authenticate<'a>(
+        &'a self,
+        _: &'a [CertificateDer<'static>],
+        headers: &'a HeaderMap,
+    ) -> BoxFuture<'a, Result<User, String>> {
+        let name = headers.get(AUTHORIZATION).and_then(|name| name.to_str().ok());
+        let user = match name {
+            None => Ok(User::anonymous()),
+            Some("waiting") => return pending().boxed(),
+            Some("stranger") => Err("the bearer token is invalid".to_owned()),
+            Some(name) => Ok(User {
+                name: name.to_owned(),
+                ..User::default()
+            }),
+        };
+        ready(user).boxed()
+    }
+
+    fn authorize<'a>(
+        &'a self,
+        user: &'a User,
+        verb: &'a str,
+        path: &'a str,
+    ) -> BoxFuture<'a, Result<Decision, String>> {
+        ready(match (&*user.name, verb, path) {
+            ("admin", ..) | ("reader", "get", "/metrics") => Ok(Decision::Allowed),
+            ("undecided", ..) => Err("no answer".to_owned()),
+            ("refused", ..) => Ok(Decision::Denied("it is Sunday".to_owned())),
+            _ => Ok(Decision::Denied(String::new())),
+        })
+        .boxed()
+    }
+
+    fn maintain(&self) -> BoxFuture<'_, String> {
+        pending().boxed()
+    }
+}
 
 /// Waits for a future that should complete immediately. Only a failing test waits for the timeout.
 async fn soon<T>(what: impl Future<Output = T>) -> T {
@@ -47,6 +96,7 @@ fn endpoints() -> HttpEndpoints {
         healthz: passing,
     };
     HttpEndpoints {
+        access: Arc::new(NamedUsers),
         health,
         registry: Registry::new(),
         extra_routes: Router::new(),
@@ -91,7 +141,7 @@ struct Running {
 impl Running {
     fn start(args: &Args, limits: Limits, endpoints: HttpEndpoints) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = Server::new(listener, Identity::from_args(args).unwrap(), args).unwrap();
+        let server = Server::new(listener, Identity::new(&args.tls_settings()).unwrap(), args).unwrap();
         let (address, certificate) = (server.local_addr(), server.certificate().clone());
         let stop = CancellationToken::new();
         let mut task = JoinSet::new();
@@ -127,8 +177,13 @@ impl Running {
     }
 
     async fn request(&self, method: &str, path: &str) -> Reply {
+        self.request_with(method, path, "").await
+    }
+
+    /// Sends a request with these header lines, each of which ends with a line break.
+    async fn request_with(&self, method: &str, path: &str, headers: &str) -> Reply {
         let mut stream = self.connect().await;
-        let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Connection: close\r\n\r\n");
         soon(stream.write_all(head.as_bytes())).await.unwrap();
         Reply::read(stream).await
     }

@@ -293,7 +293,7 @@ async fn the_cluster_recovers_from_random_combinations_of_faults() -> Result<()>
     let mut environment = RandomEnvironment::new().await?;
     for seed in first..first.saturating_add(rounds) {
         let began = Instant::now();
-        let result = run_round(environment, seed).await;
+        let result = Box::pin(run_round(environment, seed)).await;
         let (same, again) = (seed - first + 1, "reproduces the round");
         let affected;
         (environment, affected) = result.with_context(|| {

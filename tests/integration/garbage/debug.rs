@@ -210,7 +210,7 @@ async fn debug_pages_require_authorization() -> Result<()> {
     let daemon = Daemon::start_closed(plane, plane.kubeconfig(), dynamic_client.name(), &args).await?;
     for page in ["graph", "explain?uid=any", "decisions"] {
         let (status, text) = daemon.admin.get(&format!("{PAGES}/{page}")).await?;
-        ensure!(status == StatusCode::UNAUTHORIZED, "{page}: {status}: {text}");
+        ensure!(status == StatusCode::FORBIDDEN, "{page}: {status}: {text}");
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ use kube::{
 use portreeve::{Config, Error};
 use portreeve_api::Foo;
 use portreeve_reconcile::Shutdown;
-use portreeve_testing::{ControlPlane, Namespace, eventually};
+use portreeve_testing::{ControlPlane, Namespace, eventually, free_port};
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -26,7 +26,15 @@ use super::{
 };
 use crate::{
     audit::{AuditLog, Event, policy},
-    fixtures::{LIMIT, clock::OffsetClock, daemon::printed, manifests, namespace::NamespaceFixture},
+    fixtures::{
+        LIMIT,
+        admin::{Admin, Credentials},
+        clock::OffsetClock,
+        daemon::printed,
+        manifests,
+        namespace::NamespaceFixture,
+        tokens::token,
+    },
 };
 
 pub(super) struct RightsChecker {
@@ -64,8 +72,10 @@ impl RightsChecker {
             .service_account_kubeconfig(self.system.name(), account, rules)
             .await?;
         let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
-        let common = ["portreeve", "--secure-port=0", &kubeconfig];
-        let config = Config::parse(common.iter().chain(flags), portreeve::CONTROLLERS)?;
+        let serves = flags.iter().any(|flag| flag.starts_with("--secure-port"));
+        let port = (!serves).then_some(&"--secure-port=0");
+        let common = ["portreeve", &kubeconfig];
+        let config = Config::parse(common.iter().chain(port).chain(flags), portreeve::CONTROLLERS)?;
         let clock = OffsetClock::new();
         let mut task = JoinSet::new();
         task.spawn(portreeve::run(
@@ -211,6 +221,34 @@ impl RightsChecker {
         Ok(permissions.len())
     }
 
+    /// Checks each permission of the listener, while an account without permissions asks for
+    /// metrics.
+    async fn check_each_serving_permission(&self) -> Result<usize> {
+        let printed = printed_roles(&["--controllers=foo", NO_ELECTION])?;
+        let all: Vec<_> = printed.values().flatten().collect();
+        let permissions = &printed["portreeve:serving"];
+        for permission in permissions {
+            let listener = Listener::new()?;
+            let flags = listener.flags(&["--controllers=foo", NO_ELECTION]);
+            self.check_rejection_without(&all, permission, &flags, |_| async {
+                self.ask_for_metrics(&listener).await?;
+                std::future::pending().await
+            })
+            .await?;
+        }
+        Ok(permissions.len())
+    }
+
+    /// Sends a request with a token to the daemon's listener, which is about to open.
+    async fn ask_for_metrics(&self, listener: &Listener) -> Result<()> {
+        self.plane
+            .service_account_client(self.system.name(), "scraper", Vec::new())
+            .await?;
+        let token = Credentials::Token(token(&self.system, "scraper", None).await?);
+        eventually(LIMIT, "a response", || listener.admin.get_as("/metrics", &token)).await?;
+        Ok(())
+    }
+
     async fn install_crds(&self) -> Result<()> {
         let force = PatchParams::apply("an-administrator").force();
         for crd in manifests::documents(&printed(&["crds"])?)? {
@@ -219,6 +257,25 @@ impl RightsChecker {
         let fixture = NamespaceFixture::new(&self.plane, "served").await?;
         eventually(LIMIT, "Foos to be served", || fixture.create_foo("web", "web", 1)).await?;
         Ok(())
+    }
+}
+
+/// The listener of a daemon, without the lookup of CAs, whose permission is not in a printed role.
+struct Listener {
+    admin: Admin,
+    port: String,
+}
+
+impl Listener {
+    fn new() -> Result<Self> {
+        let admin = Admin { port: free_port()? };
+        let port = format!("--secure-port={}", admin.port);
+        Ok(Self { admin, port })
+    }
+
+    fn flags<'a>(&'a self, others: &[&'a str]) -> Vec<&'a str> {
+        let own = ["--bind-address=127.0.0.1", "--authentication-skip-lookup", &self.port];
+        own.into_iter().chain(others.iter().copied()).collect()
     }
 }
 
@@ -236,6 +293,7 @@ async fn the_daemon_requires_each_of_its_permissions() -> Result<()> {
     let mut tested = checker.check_each_install_permission().await?;
     checker.install_crds().await?;
     tested += checker.check_each_election_permission().await?;
+    tested += checker.check_each_serving_permission().await?;
     let checks = scenarios::with(Reach::OwnKinds).map(|scenario| checker.check_each_permission(scenario));
     tested += try_join_all(checks).await?.into_iter().sum::<usize>();
     let printed = printed_roles(&[&controllers_flag(), "--install-crds"])?;
@@ -254,7 +312,9 @@ async fn the_printed_permissions_are_used_and_suffice() -> Result<()> {
     let flags = [&*controllers, "--install-crds", &namespace];
     let printed = printed_roles(&flags)?;
     let all: Vec<_> = printed.values().flatten().collect();
-    let daemon = checker.start("portreeve", &all, &flags).await?;
+    let listener = Listener::new()?;
+    let daemon = checker.start("portreeve", &all, &listener.flags(&flags)).await?;
+    checker.ask_for_metrics(&listener).await?;
     let clock = &daemon.clock;
     let fixture = NamespaceFixture::new(&checker.plane, "everything").await?;
     eventually(LIMIT, "definitions to be served", || {

@@ -1,8 +1,10 @@
-//! Renders `/configz`: every effective setting, including defaults, in the form of a config file.
+//! Renders every effective setting, including defaults: for `/configz` in the form of a config
+//! file, and for `/flagz` by flag.
 //!
 //! Architecture Invariant: pure. No secret is shown: files with secrets are named but not read. For
 //! URLs, the parsed value is shown, because the flag's parser drops the password.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use axum::http::Uri;
@@ -22,28 +24,37 @@ pub(crate) fn render_effective(command: &Command, matches: &ArgMatches, folder: 
     settings.insert("apiVersion".to_owned(), API_VERSION.into());
     settings.insert("kind".to_owned(), KIND.into());
     for key in keys(command) {
-        let flag = key.arg.get_id().as_str();
-        let values: Vec<String> = match key.value_type {
-            ValueType::Url => {
-                let urls = matches.get_many::<Uri>(flag).into_iter().flatten();
-                urls.map(Uri::to_string).collect()
-            }
-            ValueType::Path => {
-                let paths = matches.get_raw(flag).into_iter().flatten();
-                paths
-                    .map(|path| folder.join(path).to_string_lossy().into_owned())
-                    .collect()
-            }
-            _ => {
-                let texts = matches.get_raw(flag).into_iter().flatten();
-                texts.map(|text| text.to_string_lossy().into_owned()).collect()
-            }
-        };
-        if let Some(value) = file_value(&key, values.iter().map(String::as_str)) {
+        let texts = texts(&key, matches, folder);
+        if let Some(value) = file_value(&key, texts.iter().map(String::as_str)) {
             settings.insert(key.name, value);
         }
     }
     json!({ "controllermanager.portreeve.dev": settings })
+}
+
+/// Returns the effective value of every flag that is a setting, by its name, as on the command
+/// line. A flag without a value has an empty text.
+pub(crate) fn flag_values(command: &Command, matches: &ArgMatches, folder: &Path) -> BTreeMap<String, String> {
+    let keys = keys(command).into_iter();
+    keys.map(|key| (key.flag.to_owned(), texts(&key, matches, folder).join(",")))
+        .collect()
+}
+
+/// Returns the effective values of a flag as texts. Relative paths are resolved against `folder`,
+/// and the password of a URL is dropped.
+fn texts(key: &Key<'_>, matches: &ArgMatches, folder: &Path) -> Vec<String> {
+    let flag = key.arg.get_id().as_str();
+    let raw = || matches.get_raw(flag).into_iter().flatten();
+    match key.value_type {
+        ValueType::Url => {
+            let urls = matches.get_many::<Uri>(flag).into_iter().flatten();
+            urls.map(Uri::to_string).collect()
+        }
+        ValueType::Path => raw()
+            .map(|path| folder.join(path).to_string_lossy().into_owned())
+            .collect(),
+        _ => raw().map(|text| text.to_string_lossy().into_owned()).collect(),
+    }
 }
 
 /// Returns the value for a config file that is equivalent to these texts of the command line.

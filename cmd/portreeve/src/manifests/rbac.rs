@@ -1,5 +1,5 @@
-//! `portreeve rbac`: a role for each controller, one for the daemon, one for the election, and
-//! their bindings.
+//! `portreeve rbac`: a role for each controller, one for the daemon, one for its listener, one for
+//! the election, and their bindings.
 //!
 //! Architecture Invariant: pure.
 
@@ -7,6 +7,8 @@ use portreeve_reconcile::{Descriptor, Rule};
 use serde_json::{Value, json};
 
 use super::{Account, Error, yaml};
+
+const GROUP: &str = "rbac.authorization.k8s.io";
 
 /// The rules that every replica needs, whichever controllers it runs.
 const BASE: &[Rule] = &[
@@ -19,6 +21,20 @@ const BASE: &[Rule] = &[
         groups: &["events.k8s.io"],
         resources: &["events"],
         verbs: &["create", "patch"],
+    },
+];
+
+/// The rules for authenticating and authorizing requests to the listener.
+const SERVING: &[Rule] = &[
+    Rule {
+        groups: &["authentication.k8s.io"],
+        resources: &["tokenreviews"],
+        verbs: &["create"],
+    },
+    Rule {
+        groups: &["authorization.k8s.io"],
+        resources: &["subjectaccessreviews"],
+        verbs: &["create"],
     },
 ];
 
@@ -48,7 +64,7 @@ pub(crate) struct RoleOptions<'a> {
 /// Returns the roles of these controllers, with their bindings to the account.
 pub(crate) fn rbac(controllers: &[Descriptor], account: &Account, options: &RoleOptions<'_>) -> Result<String, Error> {
     let prefix = &account.service_account;
-    let mut roles = vec![(prefix.clone(), BASE)];
+    let mut roles = vec![(prefix.clone(), BASE), (format!("{prefix}:serving"), SERVING)];
     if options.install_crds {
         roles.push((format!("{prefix}:install-crds"), INSTALL));
     }
@@ -64,6 +80,7 @@ pub(crate) fn rbac(controllers: &[Descriptor], account: &Account, options: &Role
         role_and_binding("Cluster", &json!({ "name": name }), &list.collect(), account)
     });
     let mut documents: Vec<_> = cluster_wide.collect();
+    documents.push(authentication_reader(account));
     if !options.leases.is_empty() {
         let metadata = json!({ "name": format!("{prefix}:leader-election"), "namespace": options.lease_namespace });
         documents.extend(role_and_binding(
@@ -86,24 +103,34 @@ fn election_rules(leases: &[&str]) -> Value {
     ])
 }
 
+/// Returns the binding to the role, which every apiserver creates, that permits reading the CAs of
+/// client certificates.
+fn authentication_reader(account: &Account) -> Value {
+    let name = format!("{}:authentication-reader", account.service_account);
+    let role = json!("extension-apiserver-authentication-reader");
+    binding("", &json!({ "name": name, "namespace": "kube-system" }), &role, account)
+}
+
 /// Returns a role and its binding. `scope` is `Cluster` or empty.
 fn role_and_binding(scope: &str, metadata: &Value, rules: &Value, account: &Account) -> [Value; 2] {
-    let group = "rbac.authorization.k8s.io";
-    let version = format!("{group}/v1");
     let role = json!({
-        "apiVersion": version,
+        "apiVersion": format!("{GROUP}/v1"),
         "kind": format!("{scope}Role"),
         "metadata": metadata,
         "rules": rules,
     });
-    let binding = json!({
-        "apiVersion": version,
+    [role, binding(scope, metadata, &metadata["name"], account)]
+}
+
+/// Returns the binding of a role to the account.
+fn binding(scope: &str, metadata: &Value, role: &Value, account: &Account) -> Value {
+    json!({
+        "apiVersion": format!("{GROUP}/v1"),
         "kind": format!("{scope}RoleBinding"),
         "metadata": metadata,
-        "roleRef": { "apiGroup": group, "kind": format!("{scope}Role"), "name": metadata["name"] },
+        "roleRef": { "apiGroup": GROUP, "kind": format!("{scope}Role"), "name": role },
         "subjects": [{ "kind": "ServiceAccount", "name": account.service_account, "namespace": account.namespace }],
-    });
-    [role, binding]
+    })
 }
 
 #[cfg(test)]
@@ -138,29 +165,13 @@ mod tests {
         let text = output(&[], false, &["portreeve", "portreeve-a"]);
         let (_, role) = text.split_once("kind: Role\n").unwrap();
         let (role, _) = role.split_once("---").unwrap();
-        expect_test::expect![[r"
-            metadata:
-              name: portreeve:leader-election
-              namespace: elsewhere
-            rules:
-            - apiGroups:
-              - coordination.k8s.io
-              resourceNames:
-              - portreeve
-              - portreeve-a
-              resources:
-              - leases
-              verbs:
-              - get
-              - patch
-              - watch
-            - apiGroups:
-              - coordination.k8s.io
-              resources:
-              - leases
-              verbs:
-              - create
-        "]]
+        expect_test::expect![[r#"
+              name: extension-apiserver-authentication-reader
+            subjects:
+            - kind: ServiceAccount
+              name: portreeve
+              namespace: somewhere
+        "#]]
         .assert_eq(role);
     }
 }

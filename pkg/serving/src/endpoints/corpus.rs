@@ -1,11 +1,12 @@
 //! Tests request targets of people, probes and scanners, and mutations of them: each gets a
-//! response, and a 401 reveals nothing.
+//! response, and a 403 reveals nothing.
 
 use http::Uri;
 use portreeve_testing::Corpus;
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
+use crate::tests::NamedUsers;
 
 /// The number of mutations.
 const MUTATIONS: usize = 4_000;
@@ -22,6 +23,7 @@ fn handler() -> RequestHandler {
         format!("{controller} {page} {pairs:?}")
     };
     let endpoints = HttpEndpoints {
+        access: Arc::new(NamedUsers),
         health,
         registry: Registry::new(),
         extra_routes: Router::new()
@@ -29,8 +31,9 @@ fn handler() -> RequestHandler {
             .route("/secret", get(async || "hunter2")),
     };
     let allowed = "/livez,/readyz,/healthz,/debug/*".parse().unwrap();
+    let access = Access::new(allowed, Arc::clone(&endpoints.access));
     let metrics = Metrics::register(endpoints.registry.clone()).unwrap();
-    RequestHandler::new(endpoints, metrics, allowed, Duration::from_secs(5))
+    RequestHandler::new(endpoints, metrics, access, Duration::from_secs(5))
 }
 
 fn check(runtime: &Runtime, handler: &RequestHandler, input: &[u8]) {
@@ -38,7 +41,7 @@ fn check(runtime: &Runtime, handler: &RequestHandler, input: &[u8]) {
     let path = target.path().to_owned();
     let request = Request::builder().uri(target).body(Body::empty()).unwrap();
     let (status, body) = runtime.block_on(async {
-        let response = handler.handle(request).await;
+        let response = handler.handle(request, &[], || ()).await;
         let status = response.status();
         (
             status,
@@ -49,7 +52,7 @@ fn check(runtime: &Runtime, handler: &RequestHandler, input: &[u8]) {
     let is_allowed = ["/livez", "/readyz", "/healthz"].contains(&&*path)
         || path.starts_with("/debug/") && !path.contains("/../") && !path.contains('%');
     match status {
-        StatusCode::UNAUTHORIZED => assert_eq!(text, "Unauthorized\n"),
+        StatusCode::FORBIDDEN => assert!(text.contains("system:anonymous") && !text.contains('<'), "{text}"),
         StatusCode::OK | StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::INTERNAL_SERVER_ERROR => {
             assert!(is_allowed, "{path} must not return {status}");
         }

@@ -232,3 +232,17 @@ async fn stopping_before_the_first_client_ends_immediately() {
     running.stop.cancel();
     running.stopped().await.unwrap();
 }
+
+#[tokio::test]
+async fn requests_that_wait_for_their_admission_do_not_block_others() {
+    let running = Running::start(&Args::default(), slots(2), endpoints());
+    let mut waiting = Vec::new();
+    for _ in 0..2 {
+        let mut stream = running.connect().await;
+        let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: waiting\r\n\r\n";
+        soon(stream.write_all(request)).await.unwrap();
+        waiting.push(stream);
+    }
+    assert_eq!(running.get("/livez").await.status(), "200");
+    assert!(closed(&mut waiting[0]).await, "the oldest is evicted");
+}

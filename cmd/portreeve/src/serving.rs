@@ -1,0 +1,72 @@
+//! The HTTPS listener of the daemon: its access control, its endpoints and its thread.
+
+use std::sync::Arc;
+
+use axum::Router;
+use portreeve_auth::DelegatedAccess;
+use portreeve_reconcile::Shutdown;
+use portreeve_serving::{HealthCheckers, HttpEndpoints, Server};
+use prometheus::Registry;
+use tokio::task::JoinSet;
+
+use crate::{AGENT, Error, options::Options};
+
+/// The bound listener and its access control, or `None` if `--secure-port=0` disables it.
+pub(crate) type Listener = Option<(Server, DelegatedAccess)>;
+
+/// The task of a listener that serves.
+pub(crate) type Serving = JoinSet<Result<(), portreeve_serving::Error>>;
+
+/// Binds the listener and sets up its access control.
+pub(crate) async fn bind(
+    options: &Options,
+    requests: &portreeve_client::Metrics,
+    registry: &Registry,
+) -> Result<Listener, Error> {
+    let Some(server) = Server::bind(&options.serving).map_err(Error::Serving)? else {
+        return Ok(None);
+    };
+    let metrics = portreeve_auth::Metrics::register(registry).map_err(Error::Metrics)?;
+    let access = DelegatedAccess::new(&options.auth, &options.client, AGENT, requests, metrics).await;
+    Ok(Some((server, access.map_err(Error::Access)?)))
+}
+
+/// Serves health, metrics and the other routes until `close` is requested. Requests `stop` when the
+/// listener ends.
+pub(crate) fn serve(
+    listener: Listener,
+    health: HealthCheckers,
+    extra_routes: Router,
+    registry: &Registry,
+    (close, stop): (&Shutdown, &Shutdown),
+) -> Result<Serving, Error> {
+    let mut serving = JoinSet::new();
+    let Some((server, access)) = listener else {
+        return Ok(serving);
+    };
+    let endpoints = HttpEndpoints {
+        access: Arc::new(access),
+        health,
+        registry: registry.clone(),
+        extra_routes,
+    };
+    let mut listener = server.spawn(endpoints, &close.token()).map_err(Error::Serving)?;
+    let stop = stop.clone();
+    serving.spawn(async move {
+        let end = listener.ended().await;
+        // The daemon must not continue without health endpoints and metrics.
+        stop.request();
+        end
+    });
+    Ok(serving)
+}
+
+/// Waits until the listener, if there is one, is closed.
+pub(crate) async fn join(mut serving: Serving) -> Result<(), Error> {
+    let mut result = Ok(());
+    while let Some(end) = serving.join_next().await {
+        let end = end.unwrap_or(Err(portreeve_serving::Error::ThreadExited));
+        result = result.and(end.map_err(Error::Serving));
+    }
+    result
+}

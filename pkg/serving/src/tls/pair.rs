@@ -1,0 +1,157 @@
+//! A certificate and its key in two files.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+
+/// A file and the flag that names it. It is displayed as `--flag=/path`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlagFile {
+    flag: &'static str,
+    path: PathBuf,
+}
+
+impl FlagFile {
+    pub(super) fn new(flag: &'static str, path: &Path) -> Self {
+        Self {
+            flag,
+            path: path.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for FlagFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.flag, self.path.display())
+    }
+}
+
+/// A certificate and a key that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PairError {
+    /// The file does not exist or cannot be read.
+    #[error("failed to read {file}: use a PEM file that this process can read")]
+    Read {
+        /// The file.
+        file: FlagFile,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The certificate file contains broken PEM.
+    #[error(
+        "failed to parse the PEM blocks of {file}: one of them is truncated or broken; use the file as it was issued"
+    )]
+    ParseCertificate {
+        /// The file.
+        file: FlagFile,
+    },
+    /// The certificate file contains no certificate. The two files may be swapped.
+    #[error("{file} contains no certificate: it needs a PEM block BEGIN CERTIFICATE")]
+    NoCertificate {
+        /// The file.
+        file: FlagFile,
+    },
+    /// The key file contains no readable key.
+    #[error(
+        "{file} contains no readable private key: it needs a PEM block BEGIN PRIVATE KEY, BEGIN EC PRIVATE KEY or BEGIN RSA PRIVATE KEY, unencrypted and with BEGIN and END on separate lines"
+    )]
+    NoKey {
+        /// The file.
+        file: FlagFile,
+    },
+    /// The key is damaged or of an unsupported type.
+    #[error(
+        "the key in {file} cannot be used: use an ECDSA P-256 or P-384, an Ed25519 or an RSA key of at least 2048 bits"
+    )]
+    UnusableKey {
+        /// The file.
+        file: FlagFile,
+    },
+    /// The first certificate cannot be used.
+    #[error("the first certificate in {file} cannot be used")]
+    UnusableCertificate {
+        /// The file.
+        file: FlagFile,
+        /// The cause.
+        #[source]
+        source: rustls::Error,
+    },
+    /// The two files are valid but do not belong together.
+    #[error(
+        "the key in {key} is not the key of the first certificate in {certificate}: use a pair that was issued together, with the server's certificate first"
+    )]
+    KeyMismatch {
+        /// The certificate's file.
+        certificate: FlagFile,
+        /// The key's file.
+        key: FlagFile,
+    },
+}
+
+/// The files of a certificate and of its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pair {
+    pub(super) certificate: FlagFile,
+    pub(super) key: FlagFile,
+}
+
+impl Pair {
+    /// Reads the files, so it blocks.
+    pub(super) fn load(&self) -> Result<CertifiedKey, PairError> {
+        let Self { certificate, key } = self;
+        let text = read(certificate)?;
+        let chain: Vec<_> = CertificateDer::pem_slice_iter(&text)
+            .collect::<Result<_, _>>()
+            .map_err(|_| PairError::ParseCertificate {
+                file: certificate.clone(),
+            })?;
+        if chain.is_empty() {
+            return Err(PairError::NoCertificate {
+                file: certificate.clone(),
+            });
+        }
+        let text = read(key)?;
+        let Ok(private) = PrivateKeyDer::from_pem_slice(&text) else {
+            return Err(PairError::NoKey { file: key.clone() });
+        };
+        let Ok(private) = ring::sign::any_supported_type(&private) else {
+            return Err(PairError::UnusableKey { file: key.clone() });
+        };
+        let certified = CertifiedKey::new(chain, private);
+        match certified.keys_match() {
+            Ok(()) => Ok(certified),
+            Err(rustls::Error::InconsistentKeys(_)) => Err(PairError::KeyMismatch {
+                certificate: certificate.clone(),
+                key: key.clone(),
+            }),
+            Err(source) => Err(PairError::UnusableCertificate {
+                file: certificate.clone(),
+                source,
+            }),
+        }
+    }
+}
+
+fn read(file: &FlagFile) -> Result<Vec<u8>, PairError> {
+    std::fs::read(&file.path).map_err(|source| PairError::Read {
+        file: file.clone(),
+        source,
+    })
+}
+
+/// Returns a hash of the content of the files, or of the kind of error for unreadable files.
+pub(super) fn fingerprint<'a>(pairs: impl Iterator<Item = &'a Pair>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for file in pairs.flat_map(|pair| [&pair.certificate, &pair.key]) {
+        std::fs::read(&file.path)
+            .map_err(|error| error.kind())
+            .hash(&mut hasher);
+    }
+    hasher.finish()
+}
