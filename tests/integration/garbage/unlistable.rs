@@ -9,7 +9,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{DynamicObject, ListParams, PostParams},
+    api::{DynamicObject, ListParams, Patch, PatchParams, PostParams},
 };
 use portreeve_testing::{ControlPlane, Signal, eventually};
 use serde_json::{Value, from_value, json};
@@ -138,13 +138,72 @@ async fn fill_annotation(plane: &ControlPlane) -> Result<Value> {
     services.create(&PostParams::default(), &from_value(service)?).await?;
     let owners: Vec<_> = (0..256).map(|number| format!("owner-{number:03}")).collect();
     let full = json!([{"owners": owners, "resources": ["things.away.example.com"]}]);
-    let lease = json!({"metadata": {"name": LEASE, "annotations": {ANNOTATION: full.to_string()}}});
+    create_lease(plane, &full).await?;
+    Ok(full)
+}
+
+/// Creates the Lease with this annotation.
+async fn create_lease(plane: &ControlPlane, record: &Value) -> Result<()> {
+    let lease = json!({"metadata": {"name": LEASE, "annotations": {ANNOTATION: record.to_string()}}});
     let leases: Api<Lease> = Api::namespaced(plane.client()?, "kube-system");
     let lease = from_value(lease)?;
     // A starting apiserver creates the namespace late.
     let params = PostParams::default();
     eventually(LIMIT, "the Lease to be created", || leases.create(&params, &lease)).await?;
-    Ok(full)
+    Ok(())
+}
+
+/// Waits for events which say that the orphaning is blocked, each with other words.
+async fn wait_until_blocked(plane: &ControlPlane, owner: &DynamicObject, words: &[&str]) -> Result<()> {
+    let events: Api<Event> = Api::namespaced(plane.client()?, &owner.namespace().unwrap_or_default());
+    eventually(RETRY_LIMIT, &format!("events with {words:?}"), || async {
+        let found = events.list(&ListParams::default()).await?.items;
+        let of_owner = found.iter().filter(|event| {
+            let uid = event.regarding.as_ref().and_then(|regarding| regarding.uid.as_ref());
+            uid == owner.metadata.uid.as_ref() && event.reason.as_deref() == Some("OrphaningBlocked")
+        });
+        let notes: Vec<_> = of_owner.filter_map(|event| event.note.as_deref()).collect();
+        for expected in words {
+            ensure!(notes.iter().any(|note| note.contains(expected)), "{notes:?}");
+        }
+        anyhow::Ok(())
+    })
+    .await
+}
+
+/// A newer version of the collector, or a person, has written an annotation that this one cannot
+/// read.
+#[tokio::test]
+async fn an_invalid_record_is_kept_until_it_is_removed() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let dynamic_client = DynamicClient::new(&plane, "gc-invalid").await?;
+    let crd = TestCrd::namespaced(&dynamic_client).await?;
+    let other_form = json!({"version": 2});
+    create_lease(&plane, &other_form).await?;
+    let collector = Collector::start_as(&plane, plane.kubeconfig(), "elected", &SHORT_ELECTION).await?;
+    let owner = dynamic_client.create(config_map("owner")).await?;
+    let dependent = dynamic_client
+        .create(crd.instance("dependent").owned_by(&owner))
+        .await?;
+    collector.wait_until_observes(&[&dependent]).await?;
+    break_conversion(&plane, &[&crd]).await?;
+    collector.wait_until_not_synced().await?;
+
+    dynamic_client.delete(&owner, Policy::Orphan).await?;
+    wait_until_blocked(&plane, &owner, &["is invalid; correct or remove it"]).await?;
+    let found = annotation(&plane).await?;
+    ensure!(found.as_ref() == Some(&other_form), "{found:?}");
+
+    let leases: Api<Lease> = Api::namespaced(plane.client()?, "kube-system");
+    let removal = json!({"metadata": {"annotations": {ANNOTATION: null}}});
+    leases
+        .patch(LEASE, &PatchParams::default(), &Patch::Merge(&removal))
+        .await?;
+    dynamic_client.wait_until_gone(&owner).await?;
+    let found = annotation(&plane).await?;
+    ensure!(found.is_some(), "the owner is not recorded");
+    crd.repair_conversion().await?;
+    wait_until_released(&dynamic_client, &dependent).await
 }
 
 /// Two collectors try to finish the same deletion: one with a full annotation, and one without
@@ -170,20 +229,7 @@ async fn an_orphan_deletion_waits_while_the_owner_cannot_be_recorded() -> Result
     }
 
     dynamic_client.delete(&owner, Policy::Orphan).await?;
-    let events: Api<Event> = Api::namespaced(plane.client()?, dynamic_client.name());
-    eventually(RETRY_LIMIT, "an event of each collector", || async {
-        let found = events.list(&ListParams::default()).await?.items;
-        let of_owner = found.iter().filter(|event| {
-            let uid = event.regarding.as_ref().and_then(|regarding| regarding.uid.as_ref());
-            uid == owner.metadata.uid.as_ref() && event.reason.as_deref() == Some("OrphaningBlocked")
-        });
-        let notes: Vec<_> = of_owner.filter_map(|event| event.note.as_deref()).collect();
-        for expected in ["is full", "without leader election"] {
-            ensure!(notes.iter().any(|note| note.contains(expected)), "{notes:?}");
-        }
-        anyhow::Ok(())
-    })
-    .await?;
+    wait_until_blocked(&plane, &owner, &["is full", "without leader election"]).await?;
     let owner_now = dynamic_client.get(&owner).await?;
     ensure!(owner_now.finalizers() == ["orphan"], "{:?}", owner_now.finalizers());
     let found = annotation(&plane).await?;

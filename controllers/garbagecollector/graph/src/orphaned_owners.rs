@@ -69,6 +69,13 @@ impl OrphanedOwners {
         has_room
     }
 
+    /// Adds the owners and resources of another record, however many they are.
+    pub fn merge(&mut self, other: Self) {
+        for (owner, resources) in other.0 {
+            self.0.entry(owner).or_default().extend(resources);
+        }
+    }
+
     /// Returns the resources that are not settled.
     pub fn resources(&self) -> BTreeSet<Box<str>> {
         self.0.values().flatten().cloned().collect()

@@ -7,7 +7,10 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -34,6 +37,8 @@ const DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 /// The record on the Lease. The owners themselves are in the graph.
 pub(super) struct OrphanRecord {
     lease_annotations: Option<LeaseAnnotations>,
+    /// Whether the annotation was invalid when it was last read.
+    is_invalid: AtomicBool,
     /// Serializes writes, so that none overwrites a later one.
     writing: tokio::sync::Mutex<()>,
     /// Notified when an owner is added.
@@ -44,33 +49,46 @@ impl OrphanRecord {
     pub(super) fn new(lease_annotations: Option<LeaseAnnotations>) -> Self {
         Self {
             lease_annotations,
+            is_invalid: AtomicBool::new(false),
             writing: tokio::sync::Mutex::default(),
             added: Notify::new(),
         }
     }
 
     /// Takes over the owners that a former leader has recorded. Call it before anything is decided.
-    pub(super) fn catch_up(&self, ctx: &CollectorContext) {
+    /// Returns whether the annotation is valid; an absent one is.
+    pub(super) fn catch_up(&self, ctx: &CollectorContext) -> bool {
         let lease_annotations = self.lease_annotations.as_ref();
-        let Some(text) = lease_annotations.and_then(|lease_annotations| lease_annotations.read(ANNOTATION)) else {
-            return;
-        };
-        match OrphanedOwners::parse(&text) {
-            Ok(owners) => *ctx.graph.lock().orphaned_owners_mut() = owners,
-            Err(error) => tracing::error!(
-                annotation = ANNOTATION,
-                reason = %error,
-                "ignoring invalid annotation of the Lease: dependents of the owners in it may be deleted"
-            ),
+        let text = lease_annotations.and_then(|lease_annotations| lease_annotations.read(ANNOTATION));
+        match text.map(|text| OrphanedOwners::parse(&text)).transpose() {
+            Ok(owners) => {
+                ctx.graph.lock().orphaned_owners_mut().merge(owners.unwrap_or_default());
+                self.is_invalid.store(false, Ordering::Relaxed);
+                true
+            }
+            Err(error) => {
+                if !self.is_invalid.swap(true, Ordering::Relaxed) {
+                    tracing::error!(
+                        annotation = ANNOTATION,
+                        reason = %error,
+                        "ignoring invalid annotation of the Lease: dependents of the owners in it may be deleted; \
+                         correct or remove it"
+                    );
+                }
+                false
+            }
         }
     }
 
-    /// Writes the owners to the Lease if it has others.
+    /// Writes the owners to the Lease if it has others. An invalid annotation is kept.
     async fn write(&self, ctx: &CollectorContext) -> Result<(), RequestError> {
         let Some(lease_annotations) = &self.lease_annotations else {
             return Ok(());
         };
         let _writing = self.writing.lock().await;
+        if self.is_invalid.load(Ordering::Relaxed) && !self.catch_up(ctx) {
+            return Err(RequestError::other(invalid(lease_annotations)));
+        }
         let text = {
             let graph = ctx.graph.lock();
             let owners = graph.orphaned_owners();
@@ -82,6 +100,16 @@ impl OrphanRecord {
         let written = lease_annotations.write(ANNOTATION, text.as_deref()).await;
         written.map_err(|error| RequestError::other(error.to_string()))
     }
+}
+
+/// Returns the name of the annotation and of its Lease.
+fn name(lease: &LeaseAnnotations) -> String {
+    let lease = lease.target().map(|lease| lease.key.to_string()).unwrap_or_default();
+    format!("the annotation {ANNOTATION} of Lease {lease}")
+}
+
+fn invalid(lease: &LeaseAnnotations) -> String {
+    format!("{} is invalid; correct or remove it", name(lease))
 }
 
 /// Lists the missing resources until no owner is recorded.
@@ -107,11 +135,11 @@ impl CollectorContext {
     ) -> Result<(), RequestError> {
         let record = &self.orphan_record;
         let has_room = |lease: &LeaseAnnotations| {
+            if record.is_invalid.load(Ordering::Relaxed) && !record.catch_up(self) {
+                return Err(invalid(lease));
+            }
             let is_added = self.graph.lock().orphaned_owners_mut().add(&owner.uid, missing);
-            is_added.then_some(()).ok_or_else(|| {
-                let lease = lease.target().map(|lease| lease.key.to_string()).unwrap_or_default();
-                format!("the annotation {ANNOTATION} of Lease {lease} is full")
-            })
+            is_added.then_some(()).ok_or_else(|| format!("{} is full", name(lease)))
         };
         let recorded = match &record.lease_annotations {
             Some(lease) => has_room(lease),
