@@ -163,15 +163,31 @@ mod tests {
     fn election_role_covers_only_its_own_leases() {
         assert!(!output(CONTROLLERS, false, &[]).contains("leases"));
         let text = output(&[], false, &["portreeve", "portreeve-a"]);
-        let (_, role) = text.split_once("kind: Role\n").unwrap();
+        let (_, role) = text.split_once("\nkind: Role\n").unwrap();
         let (role, _) = role.split_once("---").unwrap();
-        expect_test::expect![[r#"
-              name: extension-apiserver-authentication-reader
-            subjects:
-            - kind: ServiceAccount
-              name: portreeve
-              namespace: somewhere
-        "#]]
+        expect_test::expect![[r"
+            metadata:
+              name: portreeve:leader-election
+              namespace: elsewhere
+            rules:
+            - apiGroups:
+              - coordination.k8s.io
+              resourceNames:
+              - portreeve
+              - portreeve-a
+              resources:
+              - leases
+              verbs:
+              - get
+              - patch
+              - watch
+            - apiGroups:
+              - coordination.k8s.io
+              resources:
+              - leases
+              verbs:
+              - create
+        "]]
         .assert_eq(role);
     }
 }
