@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use portreeve_api::{
-    CRONTABS, ConcurrencyPolicy, CronTabStatus, DstPolicyName, JobNameFormat, Metadata, Resource,
+    AnnotatedMetadata, CRONTABS, ConcurrencyPolicy, CronTabStatus, DstPolicyName, JobNameFormat, Metadata, Resource,
     conditions::{self, ConditionStatus, ConditionUpdate},
 };
 use portreeve_cron::{Dialect, DstPolicy, Schedule};
@@ -33,19 +33,11 @@ const SUSPENDED: &str = "Suspended";
 /// The fields of a CronTab that the informer stores.
 #[derive(Debug, Deserialize)]
 pub(crate) struct CachedCronTab {
-    metadata: Annotated,
+    metadata: AnnotatedMetadata<Annotations>,
     #[serde(default)]
     spec: Option<Spec>,
     #[serde(default)]
     status: Option<CronTabStatus>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Annotated {
-    #[serde(flatten)]
-    base: Metadata,
-    #[serde(default)]
-    annotations: Option<Annotations>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use jiff::{Timestamp, tz::TimeZone};
-use portreeve_api::{Metadata, ObjectKey, OwnerReference, RUN_NOW, Resource};
+use portreeve_api::{AnnotatedMetadata, Metadata, ObjectKey, OwnerReference, RUN_NOW, Resource};
 use portreeve_informer::Projection;
 use portreeve_reconcile::Object;
 use serde::Deserialize;
@@ -21,20 +21,12 @@ const SCHEDULED_TIMESTAMP_ANNOTATION: &str = "batch.kubernetes.io/cronjob-schedu
 /// The fields of a Job that the informer stores.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct CachedJob {
-    metadata: AnnotatedMetadata,
+    metadata: AnnotatedMetadata<JobAnnotations>,
     #[serde(default)]
     status: Status,
 }
 
-/// Metadata with the annotations that show the origin of a Job.
-#[derive(Clone, Debug, Deserialize)]
-struct AnnotatedMetadata {
-    #[serde(flatten)]
-    base: Metadata,
-    #[serde(default)]
-    annotations: Option<JobAnnotations>,
-}
-
+/// The annotations that show the origin of a Job.
 #[derive(Clone, Debug, Default, Deserialize)]
 struct JobAnnotations {
     #[serde(rename = "batch.kubernetes.io/cronjob-scheduled-timestamp")]

@@ -19,5 +19,5 @@ pub use crontab::{
 };
 pub use foo::{FOOS, Foo, FooSpec, FooStatus};
 pub use key::ObjectKey;
-pub use metadata::{Metadata, OwnerReference, null_as_default};
+pub use metadata::{AnnotatedMetadata, Metadata, OwnerReference, null_as_default};
 pub use resource::{CRDS, Resource, Scope};

@@ -57,6 +57,74 @@ impl Metadata {
     }
 }
 
+/// Metadata with those annotations that `A` reads.
+///
+/// Each field is read directly. With `serde(flatten)`, serde would first store the whole metadata,
+/// including `managedFields`, which is often longer than the rest of the object.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(bound = "A: Deserialize<'de>", from = "Fields<A>")]
+pub struct AnnotatedMetadata<A> {
+    /// The metadata without annotations.
+    pub base: Metadata,
+    /// The annotations, or `None` if the object has none.
+    pub annotations: Option<A>,
+}
+
+/// The fields of [`Metadata`], and the annotations.
+#[derive(Deserialize)]
+#[serde(bound = "A: Deserialize<'de>", rename_all = "camelCase")]
+struct Fields<A> {
+    #[serde(default)]
+    namespace: Option<Arc<str>>,
+    #[serde(default)]
+    name: Arc<str>,
+    #[serde(default)]
+    uid: Arc<str>,
+    #[serde(default)]
+    resource_version: Arc<str>,
+    #[serde(default)]
+    generation: i64,
+    #[serde(default)]
+    creation_timestamp: Option<Timestamp>,
+    #[serde(default)]
+    deletion_timestamp: Option<Timestamp>,
+    #[serde(default, deserialize_with = "null_as_default")]
+    labels: BTreeMap<Box<str>, Box<str>>,
+    #[serde(default, deserialize_with = "null_as_default")]
+    owner_references: Vec<OwnerReference>,
+    #[serde(default)]
+    annotations: Option<A>,
+}
+
+impl<A> From<Fields<A>> for AnnotatedMetadata<A> {
+    fn from(fields: Fields<A>) -> Self {
+        let Fields {
+            namespace,
+            name,
+            uid,
+            resource_version,
+            generation,
+            creation_timestamp,
+            deletion_timestamp,
+            labels,
+            owner_references,
+            annotations,
+        } = fields;
+        let base = Metadata {
+            namespace,
+            name,
+            uid,
+            resource_version,
+            generation,
+            creation_timestamp,
+            deletion_timestamp,
+            labels,
+            owner_references,
+        };
+        Self { base, annotations }
+    }
+}
+
 /// A reference from a dependent to its owner, which is in the same namespace or cluster-scoped.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(default, rename_all = "camelCase")]
@@ -107,7 +175,41 @@ where
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[derive(Debug, Deserialize)]
+    struct Color {
+        color: Option<Box<str>>,
+    }
+
+    #[test]
+    fn annotated_metadata_has_the_same_fields() {
+        let json = json!({
+            "namespace": "n", "name": "a", "uid": "u", "resourceVersion": "7", "generation": 3,
+            "creationTimestamp": "2026-01-02T03:04:05Z", "deletionTimestamp": "2026-01-02T03:04:06Z",
+            "labels": {"app": "web"}, "managedFields": [{"manager": "kubectl"}],
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "o", "controller": true}],
+            "annotations": {"color": "red", "other": "x"},
+        });
+        let plain: Metadata = serde_json::from_value(json.clone()).unwrap();
+        let annotated: AnnotatedMetadata<Color> = serde_json::from_value(json).unwrap();
+        assert_eq!(annotated.base, plain);
+        assert_eq!(annotated.annotations.unwrap().color.as_deref(), Some("red"));
+    }
+
+    #[test]
+    fn annotated_metadata_may_lack_every_field() {
+        for json in [
+            json!({}),
+            json!({"labels": null, "ownerReferences": null, "annotations": null}),
+        ] {
+            let annotated: AnnotatedMetadata<Color> = serde_json::from_value(json).unwrap();
+            assert_eq!(annotated.base, Metadata::default());
+            assert!(annotated.annotations.is_none());
+        }
+    }
 
     #[test]
     fn metadata_decodes_its_fields_and_skips_the_rest() {
