@@ -6,13 +6,13 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 
 use crate::{ObjectKey, Resource};
 
 /// An object's identity, version, owners and labels.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
-#[serde(default, rename_all = "camelCase")]
+#[serde(from = "Fields<IgnoredAny>")]
 pub struct Metadata {
     /// `None` for a cluster-scoped object.
     pub namespace: Option<Arc<str>>,
@@ -29,10 +29,8 @@ pub struct Metadata {
     /// Set after a client has requested deletion.
     pub deletion_timestamp: Option<Timestamp>,
     /// Sorted by key.
-    #[serde(deserialize_with = "null_as_default")]
     pub labels: BTreeMap<Box<str>, Box<str>>,
     /// In the order of the object's list.
-    #[serde(deserialize_with = "null_as_default")]
     pub owner_references: Vec<OwnerReference>,
 }
 
@@ -70,7 +68,7 @@ pub struct AnnotatedMetadata<A> {
     pub annotations: Option<A>,
 }
 
-/// The fields of [`Metadata`], and the annotations.
+/// How the fields of [`Metadata`] and the annotations are read.
 #[derive(Deserialize)]
 #[serde(bound = "A: Deserialize<'de>", rename_all = "camelCase")]
 struct Fields<A> {
@@ -94,6 +92,12 @@ struct Fields<A> {
     owner_references: Vec<OwnerReference>,
     #[serde(default)]
     annotations: Option<A>,
+}
+
+impl From<Fields<IgnoredAny>> for Metadata {
+    fn from(fields: Fields<IgnoredAny>) -> Self {
+        AnnotatedMetadata::from(fields).base
+    }
 }
 
 impl<A> From<Fields<A>> for AnnotatedMetadata<A> {

@@ -1,6 +1,6 @@
 //! Authenticates and authorizes requests to the listener with the help of the apiserver.
 
-use std::{convert::Infallible, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use http::HeaderMap;
@@ -111,7 +111,7 @@ impl DelegatedAccess {
                 program: program.to_owned(),
                 call_limit: CALL_LIMIT,
                 // Reviews change nothing, so standbys and dry runs send them too.
-                fence: std::sync::Arc::new(AlwaysOpen),
+                fence: Arc::new(AlwaysOpen),
                 metrics: requests.clone(),
                 // Another apiserver has its own outages.
                 outage: Outage::default(),
@@ -175,15 +175,10 @@ impl DelegatedAccess {
     }
 
     async fn keep_up_to_date(&self) -> LookupError {
-        let lookup = keep_up_to_date(self.sources.clone(), &self.lookup, &self.trust);
-        let failed: Result<Infallible, LookupError> = tokio::select! {
-            failed = lookup => failed,
+        tokio::select! {
+            failed = keep_up_to_date(&self.sources, &self.lookup, &self.trust) => failed,
             never = self.authentication.reload_credentials("authentication") => match never {},
             never = self.authorization.reload_credentials("authorization") => match never {},
-        };
-        match failed {
-            Err(error) => error,
-            Ok(never) => match never {},
         }
     }
 }

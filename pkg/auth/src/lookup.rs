@@ -1,7 +1,7 @@
 //! Keeps the trust in client certificates up to date: reads the files of the flags and the
 //! ConfigMap of the cluster.
 
-use std::{convert::Infallible, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client};
@@ -10,6 +10,7 @@ use portreeve_client::error_chain;
 use tokio::{task::spawn_blocking, time::sleep};
 
 use crate::{
+    client_certificate::CaBundle,
     request_header::HeaderNames,
     trust::{Trust, TrustError, TrustedProxies, bundle},
 };
@@ -69,11 +70,7 @@ pub(crate) struct Sources {
 
 /// Keeps `trust` up to date. Returns only if a file cannot be used at the start, or if the cluster
 /// rejects the first lookups and that must not be tolerated.
-pub(crate) async fn keep_up_to_date(
-    sources: Sources,
-    client: &Client,
-    trust: &RwLock<Trust>,
-) -> Result<Infallible, LookupError> {
+pub(crate) async fn keep_up_to_date(sources: &Sources, client: &Client, trust: &RwLock<Trust>) -> LookupError {
     let (mut has_files, mut has_cluster, mut denials) = (false, !sources.lookup, 0);
     let mut last_failure = None;
     loop {
@@ -90,15 +87,15 @@ pub(crate) async fn keep_up_to_date(
                     let is_denied = matches!(error, LookupError::Forbidden(_));
                     denials = if is_denied { denials + 1 } else { 0 };
                     if sources.strict && !has_cluster && denials >= CERTAIN_DENIALS {
-                        return Err(error);
+                        return error;
                     }
                     failure = Some(error);
                 }
             }
         }
-        match read_files(&sources, &mut found).await {
+        match read_files(sources, &mut found).await {
             Ok(()) => has_files = true,
-            Err(error) if !has_files => return Err(error),
+            Err(error) if !has_files => return error,
             Err(error) => failure = Some(error),
         }
         *trust.write() = found;
@@ -118,13 +115,11 @@ fn report(failure: Option<String>, last: &mut Option<String>) {
 /// Reads the files of the flags, whose content replaces the cluster's.
 async fn read_files(sources: &Sources, trust: &mut Trust) -> Result<(), LookupError> {
     if let Some(path) = &sources.users {
-        let pem = read("--client-ca-file", path.clone()).await?;
-        trust.users = Some(bundle("--client-ca-file", &pem).map_err(|error| invalid(&error))?);
+        trust.users = Some(read_bundle("--client-ca-file", path.clone()).await?);
     }
     if let Some((path, allowed_names, headers)) = &sources.proxies {
-        let pem = read("--requestheader-client-ca-file", path.clone()).await?;
         trust.proxies = Some(TrustedProxies {
-            ca: bundle("--requestheader-client-ca-file", &pem).map_err(|error| invalid(&error))?,
+            ca: read_bundle("--requestheader-client-ca-file", path.clone()).await?,
             allowed_names: allowed_names.clone(),
             headers: headers.clone(),
         });
@@ -152,10 +147,12 @@ fn invalid(error: &TrustError) -> LookupError {
     LookupError::Invalid(error_chain(error))
 }
 
-/// Reads a file on a thread for blocking work, because a file system may hang.
-async fn read(flag: &'static str, path: PathBuf) -> Result<String, LookupError> {
+/// Reads the CAs in a file, on a thread for blocking work, because a file system may hang.
+async fn read_bundle(flag: &'static str, path: PathBuf) -> Result<CaBundle, LookupError> {
     let file = path.clone();
     let read = spawn_blocking(move || std::fs::read_to_string(file)).await;
-    read.unwrap_or_else(|error| Err(std::io::Error::other(error)))
-        .map_err(|source| LookupError::Read { flag, path, source })
+    let pem = read
+        .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+        .map_err(|source| LookupError::Read { flag, path, source })?;
+    bundle(flag, &pem).map_err(|error| invalid(&error))
 }

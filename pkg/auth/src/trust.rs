@@ -37,7 +37,7 @@ pub(crate) enum TrustError {
     /// CA certificates cannot be used.
     #[error("failed to use {key}")]
     Bundle {
-        key: String,
+        key: &'static str,
         #[source]
         source: BundleError,
     },
@@ -54,11 +54,8 @@ pub(crate) enum TrustError {
 }
 
 /// Parses CA certificates. `key` names them in an error.
-pub(crate) fn bundle(key: &str, pem: &str) -> Result<CaBundle, TrustError> {
-    CaBundle::parse(pem).map_err(|source| TrustError::Bundle {
-        key: key.to_owned(),
-        source,
-    })
+pub(crate) fn bundle(key: &'static str, pem: &str) -> Result<CaBundle, TrustError> {
+    CaBundle::parse(pem).map_err(|source| TrustError::Bundle { key, source })
 }
 
 impl Trust {
