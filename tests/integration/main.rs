@@ -9,6 +9,7 @@ mod access;
 #[expect(dead_code, reason = "the ha tests use the rest")]
 #[path = "../audit/mod.rs"]
 mod audit;
+mod certificates;
 mod chaos;
 mod controllers;
 mod crds;

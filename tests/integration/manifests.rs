@@ -179,10 +179,15 @@ fn the_chart_renders_the_rbac_the_fence_and_the_flow_schema_that_the_binary_prin
             "--leader-elect-resource-name=c",
             "--leader-elect-resource-namespace=b",
         ];
+        let certificate = [
+            "--tls-secret=b/a-serving",
+            "--tls-issue-names=a.b.svc",
+            "--tls-ca-config-map=b/a-serving-ca",
+        ];
         let mut expected = objects(&printed(&[&["fence", "--action=Audit"], &names[..]].concat())?)?;
         // Without any controller there are no rules to print, and there is no fence to anchor.
         if list != "-foo" {
-            expected.extend(objects(&printed(&[&["rbac"], &names[..]].concat())?)?);
+            expected.extend(objects(&printed(&[&["rbac"], &names[..], &certificate].concat())?)?);
             expected.extend(objects(&printed(&["fence-anchor", names[1], names[2]])?)?);
         }
         expected.extend(objects(&printed(&[&["flowschema"], &names[1..]].concat())?)?);
@@ -254,6 +259,20 @@ fn a_single_replica_can_run_without_leader_election() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn the_serving_certificate_can_be_switched_off() -> Result<()> {
+    let plain = chart("a", "b", &["servingCertificate.enabled=false"])?;
+    let left: Vec<_> = plain.keys().filter(|key| key.contains("serving-certificate")).collect();
+    ensure!(left.is_empty(), "{left:?}");
+    for key in ["Secret a-serving", "ConfigMap a-serving-ca"] {
+        ensure!(!plain.contains_key(key), "{key}");
+        ensure!(chart("a", "b", &[])?.contains_key(key), "{key}");
+    }
+    let deployment = plain["Deployment a"].to_string();
+    ensure!(!deployment.contains("--tls-"), "{deployment}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn the_apiserver_accepts_every_manifest_with_strict_validation() -> Result<()> {
     let client = ControlPlane::shared().await.client()?;
@@ -280,6 +299,7 @@ async fn the_apiserver_accepts_every_manifest_with_strict_validation() -> Result
             "portreeve-system",
             &["leaderElection.enabled=false", "replicas=1"],
         )?,
+        chart("plain", "portreeve-system", &["servingCertificate.enabled=false"])?,
     ];
     let force = PatchParams::apply("an-administrator").force().validation_strict();
     // The namespace has to exist before the apiserver accepts the namespaced objects.

@@ -12,6 +12,7 @@ mod open_files;
 mod options;
 mod registry;
 mod serving;
+mod serving_certificate;
 
 use std::{io::Write, pin::Pin, process::ExitCode, sync::Arc, time::Duration};
 
@@ -20,6 +21,7 @@ use portreeve_client::{AlwaysOpen, Connection, Fence, Metrics, Outage, ReadOnly,
 use portreeve_leader::Heartbeat;
 use portreeve_manager::{Manager, selection::UnknownNames};
 use portreeve_reconcile::{Clock, Descriptor, Shutdown, SystemClock};
+use portreeve_serving::SecretArgs;
 use prometheus::Registry;
 use tokio::{
     runtime,
@@ -144,7 +146,13 @@ impl Error {
                 "leader_elect_retry_period",
             ],
             Self::Connection(_) => &["kubeconfig", "master"],
-            Self::Serving(_) => &["secure_port", "bind_address", "tls_cert_file", "tls_private_key_file"],
+            Self::Serving(_) => &[
+                "secure_port",
+                "bind_address",
+                "tls_cert_file",
+                "tls_private_key_file",
+                "tls_secret",
+            ],
             Self::Access(_) => &["authentication_kubeconfig", "authorization_kubeconfig"],
             _ => &[],
         };
@@ -203,11 +211,13 @@ fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<Worker
             controllers,
             account,
             election,
+            secret,
             install_crds,
         }) => {
             let enabled = enabled(&controllers.controllers)?;
-            let leases = leader_election::leases(election, known, &enabled)?;
-            print(&manifests::rbac(&enabled, account, election, &leases, *install_crds).map_err(Error::Manifest)?)
+            let leases = leader_election::leases(election, known, &with_issuer(enabled.clone(), secret))?;
+            let roles = manifests::rbac(&enabled, account, election, &leases, (secret, *install_crds));
+            print(&roles.map_err(Error::Manifest)?)
         }
         Some(Command::Fence {
             controllers,
@@ -324,25 +334,14 @@ async fn run_with(
     heartbeat: Heartbeat,
 ) -> Result<(), Error> {
     let locate = |error: Error| error.with_locations(&config);
-    let enabled = config.enabled(known).map_err(Error::Controllers).map_err(locate)?;
+    let enabled = enabled(&config, known).map_err(locate)?;
     let plan = leader_election::ElectionPlan::of(&config.options, known, &enabled).map_err(locate)?;
     let Options { manager, client, .. } = &config.options;
     let registry = Registry::new();
     logging::register(&registry).map_err(Error::Metrics)?;
-    let fence: Arc<dyn Fence> = if manager.dry_run {
-        Arc::new(ReadOnly)
-    } else {
-        Arc::new(AlwaysOpen)
-    };
     let requests = Metrics::register(&registry).map_err(Error::Metrics)?;
     let outage = Outage::default();
-    let settings = portreeve_client::Settings {
-        program: AGENT.to_owned(),
-        call_limit: CALL_LIMIT,
-        fence,
-        metrics: requests.clone(),
-        outage: outage.clone(),
-    };
+    let settings = client_settings(manager.dry_run, &requests, &outage);
     // Boxed, because otherwise rustc cannot prove that the whole future is `Send`.
     let opening: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(Connection::open(client, settings));
     let connection = tokio::select! {
@@ -364,13 +363,17 @@ async fn run_with(
     };
     let settings = manager.settings(heartbeat);
     let credentials = connection.clone();
-    let manager = Manager::new(connection, settings, groups, clock, &registry).map_err(Error::Manager)?;
+    let manager = Manager::new(connection, settings, groups, Arc::clone(&clock), &registry).map_err(Error::Manager)?;
     let close = Shutdown::new();
     let routes = debug::routes(manager.pages()).merge(debug::about_the_process(&config));
-    let serving = serving::serve(server, manager.health(), routes, &registry, (&close, &stop))?;
+    let certificate = serving::secret_certificate(&config.options, server.as_ref());
+    let health = serving::health(manager.health(), certificate.as_ref(), clock);
+    let serving = serving::serve(server, health, routes, &registry, (&close, &stop))?;
+    let following = serving::follow_secret(certificate, &credentials).map_err(Error::Connection)?;
     let result = tokio::select! {
         result = manager.run(&config.flags, stop) => result.map_err(Error::Manager),
         never = credentials.reload_credentials("controllers") => match never {},
+        never = following => match never {},
     };
     if let Some(elections) = elections {
         elections.end().await;
@@ -379,6 +382,35 @@ async fn run_with(
     let closing = serving::join(serving).await;
     tracing::info!("stopped");
     result.and(closing)
+}
+
+/// Returns the controllers that the flags enable.
+fn enabled(config: &Config, known: &[Descriptor]) -> Result<Vec<Descriptor>, Error> {
+    let enabled = config.enabled(known).map_err(Error::Controllers)?;
+    Ok(with_issuer(enabled, &config.options.serving.secret))
+}
+
+/// Adds the controller that maintains the serving certificate, if the flags ask for it.
+fn with_issuer(mut enabled: Vec<Descriptor>, secret: &SecretArgs) -> Vec<Descriptor> {
+    if !secret.tls_issue_names.is_empty() {
+        enabled.push(portreeve_servingcertificate::DESCRIPTOR);
+    }
+    enabled
+}
+
+fn client_settings(dry_run: bool, requests: &Metrics, outage: &Outage) -> portreeve_client::Settings {
+    let fence: Arc<dyn Fence> = if dry_run {
+        Arc::new(ReadOnly)
+    } else {
+        Arc::new(AlwaysOpen)
+    };
+    portreeve_client::Settings {
+        program: AGENT.to_owned(),
+        call_limit: CALL_LIMIT,
+        fence,
+        metrics: requests.clone(),
+        outage: outage.clone(),
+    }
 }
 
 fn log_start(config: &Config, enabled: &[Descriptor], connection: &Connection, identity: &str) {

@@ -10,6 +10,7 @@ mod rbac;
 
 use clap::Args;
 use portreeve_reconcile::Descriptor;
+use portreeve_serving::SecretArgs;
 use serde_json::{Value, json};
 
 pub(crate) use self::{fence::Action, fence_anchor::fence_anchor};
@@ -97,13 +98,14 @@ pub(crate) fn rbac(
     account: &Account,
     election: &portreeve_leader::Args,
     leases: &Leases,
-    install_crds: bool,
+    (secret, install_crds): (&SecretArgs, bool),
 ) -> Result<String, Error> {
     let leases = leases.iter().map(|(lease, _)| &**lease);
     let options = rbac::RoleOptions {
         install_crds,
         leases: leases.filter(|_| election.leader_elect).collect(),
         lease_namespace: &election.leader_elect_resource_namespace,
+        secret,
     };
     rbac::rbac(enabled, account, &options)
 }

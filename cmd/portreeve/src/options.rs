@@ -74,6 +74,8 @@ pub(crate) enum Command {
         account: Account,
         #[command(flatten)]
         election: portreeve_leader::Args,
+        #[command(flatten)]
+        secret: portreeve_serving::SecretArgs,
         /// Add the rules that --install-crds needs
         #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
         install_crds: bool,

@@ -1,15 +1,16 @@
 //! The HTTPS listener of the daemon: its access control, its endpoints and its thread.
 
-use std::sync::Arc;
+use std::{convert::Infallible, future::pending, sync::Arc};
 
 use axum::Router;
 use portreeve_auth::DelegatedAccess;
-use portreeve_reconcile::Shutdown;
+use portreeve_client::Connection;
+use portreeve_reconcile::{Clock, Shutdown};
 use portreeve_serving::{HealthCheckers, HttpEndpoints, Server};
 use prometheus::Registry;
 use tokio::task::JoinSet;
 
-use crate::{AGENT, Error, options::Options};
+use crate::{AGENT, Error, options::Options, serving_certificate::SecretCertificate};
 
 /// The bound listener and its access control, or `None` if `--secure-port=0` disables it.
 pub(crate) type Listener = Option<(Server, DelegatedAccess)>;
@@ -29,6 +30,45 @@ pub(crate) async fn bind(
     let metrics = portreeve_auth::Metrics::register(registry).map_err(Error::Metrics)?;
     let access = DelegatedAccess::new(&options.auth, &options.client, AGENT, requests, metrics).await;
     Ok(Some((server, access.map_err(Error::Access)?)))
+}
+
+/// Returns the certificate of `--tls-secret`, if the flag is set and there is a listener.
+pub(crate) fn secret_certificate(
+    options: &Options,
+    listener: Option<&(Server, DelegatedAccess)>,
+) -> Option<Arc<SecretCertificate>> {
+    let secret = options.serving.secret.tls_secret.as_ref()?;
+    let (server, _) = listener?;
+    Some(SecretCertificate::new(secret, server.certificate_sink()))
+}
+
+/// Returns the checks with that of the certificate.
+pub(crate) fn health(
+    health: HealthCheckers,
+    certificate: Option<&Arc<SecretCertificate>>,
+    clock: Arc<dyn Clock>,
+) -> HealthCheckers {
+    let Some(certificate) = certificate else {
+        return health;
+    };
+    HealthCheckers {
+        readyz: certificate.add_check(health.readyz, clock),
+        ..health
+    }
+}
+
+/// Returns a future that follows the Secret and never ends.
+pub(crate) fn follow_secret(
+    certificate: Option<Arc<SecretCertificate>>,
+    connection: &Connection,
+) -> Result<impl Future<Output = Infallible> + use<>, portreeve_client::Error> {
+    let client = connection.client("serving-certificate")?;
+    Ok(async move {
+        match certificate {
+            Some(certificate) => certificate.follow(client).await,
+            None => pending().await,
+        }
+    })
 }
 
 /// Serves health, metrics and the other routes until `close` is requested. Requests `stop` when the

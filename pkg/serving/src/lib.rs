@@ -33,8 +33,11 @@ pub use access::{AccessControl, Decision, User};
 pub use allowed_paths::{AllowedPaths, InvalidPath};
 pub use endpoints::{HealthChecker, HealthCheckers, HttpEndpoints};
 pub use health::{Check, HealthStatus};
-pub use options::Args;
+pub use options::{Args, SecretArgs};
 pub use server::{Error, Server};
 pub use thread::ServerHandle;
-pub use tls::{CipherSuite, Error as CertificateError, FlagFile, InvalidNamedPair, NamedPair, PairError, TlsVersion};
+pub use tls::{
+    CertificateSink, CipherSuite, Error as CertificateError, FlagFile, InvalidNamedPair, NamedPair, PairError,
+    TlsVersion,
+};
 pub use zpages::ZPages;

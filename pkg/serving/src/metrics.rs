@@ -10,8 +10,9 @@ use std::collections::HashSet;
 
 use prometheus::core::Collector;
 use prometheus::proto::LabelPair;
-use prometheus::{GaugeVec, IntCounterVec, Opts, Registry, TextEncoder};
+use prometheus::{Gauge, GaugeVec, IntCounterVec, Opts, Registry, TextEncoder};
 
+use crate::tls::Identity;
 use crate::{Check, HealthStatus};
 
 /// The content type of the text that [`Metrics::render`] returns.
@@ -29,6 +30,7 @@ pub(crate) struct Metrics {
     healthcheck: GaugeVec,
     healthchecks_total: IntCounterVec,
     pub(crate) certificate_reloads: IntCounterVec,
+    certificate_expiry: Gauge,
 }
 
 impl Metrics {
@@ -60,6 +62,10 @@ impl Metrics {
             ),
             &["status"],
         )?;
+        let certificate_expiry = Gauge::new(
+            "portreeve_serving_certificate_expiry_timestamp_seconds",
+            "When the serving certificate expires, in seconds since 1970.",
+        )?;
         // A rate needs the series before the first failure.
         for status in [RELOAD_SUCCESS, RELOAD_FAILURE] {
             certificate_reloads.with_label_values(&[status]);
@@ -67,6 +73,7 @@ impl Metrics {
         registry.register(Box::new(healthcheck.clone()))?;
         registry.register(Box::new(healthchecks_total.clone()))?;
         registry.register(Box::new(certificate_reloads.clone()))?;
+        registry.register(Box::new(certificate_expiry.clone()))?;
         #[cfg(target_os = "linux")]
         registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
         Ok(Self {
@@ -74,7 +81,15 @@ impl Metrics {
             healthcheck,
             healthchecks_total,
             certificate_reloads,
+            certificate_expiry,
         })
+    }
+
+    /// Records that this certificate is served.
+    pub(crate) fn use_certificate(&self, identity: &Identity) {
+        // Seconds since 1970 are far below 2^53.
+        #[expect(clippy::cast_precision_loss)]
+        self.certificate_expiry.set(identity.expires_at.as_second() as f64);
     }
 
     /// Records the results of an endpoint. `all` are the existing checks, `evaluated` are those

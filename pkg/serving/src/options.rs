@@ -15,6 +15,27 @@ const SECURE_PORT: u16 = 10257;
 /// The paths that probes need, as in kube-controller-manager.
 const ALWAYS_ALLOWED: &str = "/healthz,/readyz,/livez";
 
+/// A certificate in a Secret, and who maintains it.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[group(skip)]
+pub struct SecretArgs {
+    /// The Secret with the certificate (tls.crt) and its key (tls.key) for HTTPS, instead of files.
+    /// It is watched. Until it has a certificate, a self-signed one is served.
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = parse_object)]
+    pub tls_secret: Option<String>,
+
+    /// A list of DNS names (comma-separated on the command line). If set, the leader maintains the
+    /// Secret of --tls-secret: it issues certificates for these names from a CA of its own, and
+    /// renews both. The Secret must exist and may be empty.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "tls_secret", value_parser = parse_dns_name)]
+    pub tls_issue_names: Vec<String>,
+
+    /// The ConfigMap in which the leader publishes the CA certificates (ca.crt) of
+    /// --tls-issue-names for clients. It must exist and may be empty.
+    #[arg(long, value_name = "NAMESPACE/NAME", requires = "tls_issue_names", value_parser = parse_object)]
+    pub tls_ca_config_map: Option<String>,
+}
+
 /// The address and the certificate for HTTPS. [`Args::default`] equals the parsed flags of an empty
 /// command line.
 #[derive(Clone, Debug, clap::Args)]
@@ -41,6 +62,10 @@ pub struct Args {
     /// generated unless they exist. Ignored if --tls-cert-file is provided.
     #[arg(long, value_name = "FOLDER")]
     pub cert_dir: Option<PathBuf>,
+
+    /// The certificate in a Secret, instead of files.
+    #[command(flatten)]
+    pub secret: SecretArgs,
 
     /// File containing the x509 private key matching --tls-cert-file.
     #[arg(long, value_name = "FILE")]
@@ -73,6 +98,27 @@ fn parse_address(text: &str) -> Result<IpAddr, String> {
     parsed.map_err(|_| "expected an IP address without a port, such as 0.0.0.0 or ::".to_owned())
 }
 
+fn parse_object(text: &str) -> Result<String, String> {
+    let is_name = |part: &str| {
+        let is_name_char = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+        !part.is_empty() && part.chars().all(is_name_char)
+    };
+    match text.split_once('/') {
+        Some((namespace, name)) if is_name(namespace) && is_name(name) => Ok(text.to_owned()),
+        _ => Err("expected NAMESPACE/NAME, such as portreeve-system/portreeve-serving".to_owned()),
+    }
+}
+
+fn parse_dns_name(text: &str) -> Result<String, String> {
+    let name = text.strip_prefix("*.").unwrap_or(text);
+    let is_label_char = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let is_label = |label: &str| (1..=63).contains(&label.len()) && label.chars().all(is_label_char);
+    if name.len() <= 253 && name.split('.').all(is_label) {
+        return Ok(text.to_owned());
+    }
+    Err("expected a DNS name in lower case, such as portreeve.portreeve-system.svc".to_owned())
+}
+
 impl Args {
     /// Returns the address to listen on, or `None` when `--secure-port=0` disables serving.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
@@ -85,6 +131,7 @@ impl Args {
             certificate: self.tls_cert_file.as_deref(),
             key: self.tls_private_key_file.as_deref(),
             folder: self.cert_dir.as_deref(),
+            has_secret: self.secret.tls_secret.is_some(),
             named: &self.tls_sni_cert_key,
             lowest_version: self.tls_min_version,
             suites: &self.tls_cipher_suites,
@@ -106,6 +153,7 @@ impl Default for Args {
             cert_dir: None,
             tls_cert_file: None,
             tls_private_key_file: None,
+            secret: SecretArgs::default(),
             tls_min_version: TlsVersion::Tls12,
             tls_cipher_suites: Vec::new(),
             tls_sni_cert_key: Vec::new(),
@@ -208,6 +256,16 @@ mod tests {
                   --cert-dir <FOLDER>
                       The folder of a self-signed certificate, portreeve.crt, and its key, portreeve.key. They
                       are generated unless they exist. Ignored if --tls-cert-file is provided
+                  --tls-secret <NAMESPACE/NAME>
+                      The Secret with the certificate (tls.crt) and its key (tls.key) for HTTPS, instead of
+                      files. It is watched. Until it has a certificate, a self-signed one is served
+                  --tls-issue-names <NAMES>
+                      A list of DNS names (comma-separated on the command line). If set, the leader maintains
+                      the Secret of --tls-secret: it issues certificates for these names from a CA of its own,
+                      and renews both. The Secret must exist and may be empty
+                  --tls-ca-config-map <NAMESPACE/NAME>
+                      The ConfigMap in which the leader publishes the CA certificates (ca.crt) of
+                      --tls-issue-names for clients. It must exist and may be empty
                   --tls-private-key-file <FILE>
                       File containing the x509 private key matching --tls-cert-file
                   --tls-min-version <VERSION>

@@ -22,7 +22,7 @@ use crate::endpoints::RequestHandler;
 use crate::metrics::Metrics;
 use crate::reload::reload_certificate;
 use crate::tls::{self, Identity};
-use crate::{AllowedPaths, Args, HttpEndpoints};
+use crate::{AllowedPaths, Args, CertificateSink, HttpEndpoints};
 
 /// The pause after a failed accept, for example because the process has no file descriptors left.
 /// Without the pause, the loop would fail again immediately and use a whole core.
@@ -86,6 +86,7 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     identity: Identity,
+    sink: CertificateSink,
     allowed: AllowedPaths,
 }
 
@@ -113,6 +114,7 @@ impl Server {
             listener,
             address,
             identity,
+            sink: CertificateSink::new(),
             allowed: args.allowed_paths(),
         })
     }
@@ -125,6 +127,11 @@ impl Server {
     /// Returns the server's certificate, for clients that must trust a self-signed one.
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.identity.certificate
+    }
+
+    /// Returns a handle that replaces the certificate, also while the server serves.
+    pub fn certificate_sink(&self) -> CertificateSink {
+        self.sink.clone()
     }
 
     /// Serves until `stop` is cancelled, then stops listening, waits for requests in progress (for
@@ -149,16 +156,18 @@ impl Server {
             listener,
             address,
             identity,
+            sink,
             allowed,
         } = self;
         let metrics =
             Metrics::register(endpoints.registry.clone()).map_err(|source| Error::RegisterMetrics { source })?;
-        let reloads = metrics.certificate_reloads.clone();
+        metrics.use_certificate(&identity);
+        let reload_metrics = metrics.clone();
         let control = Arc::clone(&endpoints.access);
         let access = Access::new(allowed, Arc::clone(&control));
         let handler = RequestHandler::new(endpoints, metrics, access, limits.request);
         let listener = tokio::net::TcpListener::from_std(listener).map_err(|source| Error::Socket { source })?;
-        let Identity { config, files, .. } = identity;
+        let Identity { config, loaded, .. } = identity;
         let config = watch::Sender::new(config);
         let mut connections = Connections::new(Shared {
             handler,
@@ -178,7 +187,7 @@ impl Server {
                 connections.open(stream, peer);
             }
         };
-        let reloading = reload_certificate(files, &config, &reloads);
+        let reloading = reload_certificate(loaded, &sink, &config, &reload_metrics);
         let result = tokio::select! {
             () = stop.cancelled() => Ok(()),
             () = accepting => Ok(()),

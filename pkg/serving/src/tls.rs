@@ -10,12 +10,14 @@
 mod names;
 mod options;
 mod pair;
+mod replaced;
 mod stored;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
@@ -26,9 +28,11 @@ use self::options::Protocols;
 pub use self::options::{CipherSuite, TlsVersion};
 pub use self::pair::{FlagFile, PairError};
 use self::pair::{Pair, fingerprint};
+pub use self::replaced::CertificateSink;
 use crate::client_certificate::AnyClientCertificate;
 
 const CERTIFICATE: &str = "--tls-cert-file";
+const SECRET: &str = "--tls-secret";
 const KEY: &str = "--tls-private-key-file";
 pub(crate) const NAMED_PAIR: &str = "--tls-sni-cert-key";
 
@@ -44,6 +48,12 @@ pub enum Error {
         given: &'static str,
         /// The flag that is missing.
         missing: &'static str,
+    },
+    /// Two flags name a certificate.
+    #[error("{SECRET} and {other} are both set: set only one of them")]
+    TwoSources {
+        /// The flag that is set besides `--tls-secret`.
+        other: &'static str,
     },
     /// A certificate or its key cannot be used.
     #[error(transparent)]
@@ -87,6 +97,8 @@ pub(crate) struct Settings<'a> {
     pub(crate) key: Option<&'a Path>,
     /// The folder of a self-signed certificate.
     pub(crate) folder: Option<&'a Path>,
+    /// Whether the certificate comes from a Secret, through a [`CertificateSink`].
+    pub(crate) has_secret: bool,
     pub(crate) named: &'a [NamedPair],
     pub(crate) lowest_version: TlsVersion,
     pub(crate) suites: &'a [CipherSuite],
@@ -99,17 +111,18 @@ pub(crate) struct Settings<'a> {
 pub(crate) struct Identity {
     /// The certificate for clients that name no other server.
     pub(crate) certificate: CertificateDer<'static>,
+    pub(crate) expires_at: Timestamp,
     pub(crate) config: Arc<rustls::ServerConfig>,
-    /// The files to reload, or `None` without any.
-    pub(crate) files: Option<Files>,
+    /// What to load again when it changes.
+    pub(crate) loaded: Loaded,
 }
 
-/// The files of the certificates.
+/// The certificates in use.
 #[derive(Clone, Debug)]
-pub(crate) struct Files {
+pub(crate) struct Loaded {
     sources: Sources,
-    /// A hash of the content.
-    fingerprint: u64,
+    /// A hash of the content of the files. `None` if another certificate replaces the default one.
+    fingerprint: Option<u64>,
 }
 
 /// Where the certificates come from.
@@ -123,13 +136,26 @@ struct Sources {
 #[derive(Clone, Debug)]
 enum DefaultCertificate {
     Files(Pair),
-    SelfSigned(Arc<CertifiedKey>),
+    /// Self-signed, or from a Secret.
+    InMemory(Arc<CertifiedKey>),
 }
 
-impl Files {
-    /// Loads the certificates if the content of a file has changed. Reads files, so it blocks.
+impl Loaded {
+    /// Returns whether a certificate comes from files.
+    pub(crate) fn has_files(&self) -> bool {
+        self.sources.pairs().next().is_some()
+    }
+
+    /// Replaces the default certificate from the next reload on.
+    pub(crate) fn replace_default(&mut self, certificate: Arc<CertifiedKey>) {
+        self.sources.default = DefaultCertificate::InMemory(certificate);
+        self.fingerprint = None;
+    }
+
+    /// Loads the certificates if one was replaced or the content of a file has changed. Reads
+    /// files, so it blocks.
     pub(crate) fn reload_if_changed(&self) -> Result<Option<Identity>, Error> {
-        if self.sources.fingerprint() == self.fingerprint {
+        if self.fingerprint == Some(self.sources.fingerprint()) {
             return Ok(None);
         }
         Identity::load(self.sources.clone()).map(Some)
@@ -140,7 +166,7 @@ impl Sources {
     fn pairs(&self) -> impl Iterator<Item = &Pair> {
         let default = match &self.default {
             DefaultCertificate::Files(pair) => Some(pair),
-            DefaultCertificate::SelfSigned(_) => None,
+            DefaultCertificate::InMemory(_) => None,
         };
         default.into_iter().chain(self.named.iter().map(|named| &named.pair))
     }
@@ -153,6 +179,15 @@ impl Sources {
 impl Identity {
     /// Loads or generates the certificates, depending on the flags.
     pub(crate) fn new(settings: &Settings<'_>) -> Result<Self, Error> {
+        let others = [
+            (CERTIFICATE, settings.certificate),
+            (KEY, settings.key),
+            (stored::FLAG, settings.folder),
+        ];
+        let other = others.into_iter().find(|(_, path)| path.is_some());
+        if let (true, Some((other, _))) = (settings.has_secret, other) {
+            return Err(Error::TwoSources { other });
+        }
         let default = match (settings.certificate, settings.key) {
             (Some(certificate), Some(key)) => DefaultCertificate::Files(Pair {
                 certificate: FlagFile::new(CERTIFICATE, certificate),
@@ -160,7 +195,7 @@ impl Identity {
             }),
             (None, None) => match settings.folder {
                 Some(folder) => DefaultCertificate::Files(stored::pair(folder, settings.bind_address)?),
-                None => DefaultCertificate::SelfSigned(Arc::new(self_signed(settings.bind_address)?.certified()?)),
+                None => DefaultCertificate::InMemory(Arc::new(self_signed(settings.bind_address)?.certified()?)),
             },
             (Some(_), None) => {
                 return Err(Error::Incomplete {
@@ -188,10 +223,11 @@ impl Identity {
         let fingerprint = sources.fingerprint();
         let default = match &sources.default {
             DefaultCertificate::Files(pair) => Arc::new(pair.load().map_err(Error::Pair)?),
-            DefaultCertificate::SelfSigned(certified) => Arc::clone(certified),
+            DefaultCertificate::InMemory(certified) => Arc::clone(certified),
         };
         let leaf = default.end_entity_cert().map_err(|source| Error::SetUp { source })?;
         let certificate = leaf.clone().into_owned();
+        let expires_at = replaced::expires_at(&default);
         let resolver = CertificatesByName::load(default, &sources.named).map_err(Error::Pair)?;
         let provider = sources.protocols.provider();
         let clients = AnyClientCertificate(provider.signature_verification_algorithms);
@@ -201,11 +237,14 @@ impl Identity {
             .with_client_cert_verifier(Arc::new(clients))
             .with_cert_resolver(Arc::new(resolver));
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        let has_files = sources.pairs().next().is_some();
         Ok(Self {
             certificate,
+            expires_at,
             config: Arc::new(config),
-            files: has_files.then_some(Files { sources, fingerprint }),
+            loaded: Loaded {
+                sources,
+                fingerprint: Some(fingerprint),
+            },
         })
     }
 }

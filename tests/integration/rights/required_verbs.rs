@@ -8,7 +8,10 @@ use std::{collections::BTreeSet, future::Future, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
-use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{ConfigMap, Secret},
+};
 use kube::{
     CustomResourceExt,
     api::{PatchParams, PostParams},
@@ -117,16 +120,18 @@ impl RightsChecker {
         let account = words
             .map(|word| word.replace(['/', '.'], "-").replace('*', "any"))
             .join("-");
+        // The core group has no name.
+        let account = account.trim_end_matches('-');
         let rest: Vec<_> = all
             .iter()
             .copied()
             .filter(|permission| *permission != missing)
             .collect();
         let since = AuditLog::of(&self.plane)?.end();
-        let daemon = self.start(&account, &rest, flags).await?;
+        let daemon = self.start(account, &rest, flags).await?;
         let what = format!("a refused request without {missing}");
         let rejected = eventually(LIMIT, &what, || async {
-            let requests = self.requests_of(&account, since)?;
+            let requests = self.requests_of(account, since)?;
             let rejections = requests.iter().filter(|request| request.code() == 403);
             let rejections: Vec<_> = rejections.map(Event::to_string).collect();
             let is_expected = |rejection: &String| rejection.contains(&missing.rejection_message());
@@ -239,6 +244,39 @@ impl RightsChecker {
         Ok(permissions.len())
     }
 
+    /// Checks each permission of the serving certificate, each with empty objects in a namespace of
+    /// their own.
+    async fn check_each_certificate_permission(&self) -> Result<usize> {
+        let flags = |namespace: &str| {
+            [
+                "--controllers=foo".to_owned(),
+                NO_ELECTION.to_owned(),
+                format!("--tls-secret={namespace}/serving"),
+                "--tls-issue-names=portreeve.svc".to_owned(),
+                format!("--tls-ca-config-map={namespace}/ca"),
+            ]
+        };
+        let printed = printed_roles(&flags("any").each_ref().map(String::as_str))?;
+        let all: Vec<_> = printed.values().flatten().collect();
+        let permissions = &printed["portreeve:serving-certificate"];
+        for permission in permissions {
+            let namespace = self.plane.namespace("certificate").await?;
+            let secret = serde_json::from_value(json!({"metadata": {"name": "serving"}}))?;
+            namespace
+                .api::<Secret>()
+                .create(&PostParams::default(), &secret)
+                .await?;
+            let config_map = serde_json::from_value(json!({"metadata": {"name": "ca"}}))?;
+            let config_maps = namespace.api::<ConfigMap>();
+            config_maps.create(&PostParams::default(), &config_map).await?;
+            let flags = flags(namespace.name());
+            let flags = flags.each_ref().map(String::as_str);
+            self.check_rejection_without(&all, permission, &flags, |_| std::future::pending())
+                .await?;
+        }
+        Ok(permissions.len())
+    }
+
     /// Sends a request with a token to the daemon's listener, which is about to open.
     async fn ask_for_metrics(&self, listener: &Listener) -> Result<()> {
         self.plane
@@ -294,6 +332,8 @@ async fn the_daemon_requires_each_of_its_permissions() -> Result<()> {
     checker.install_crds().await?;
     tested += checker.check_each_election_permission().await?;
     tested += checker.check_each_serving_permission().await?;
+    let certificate = checker.check_each_certificate_permission().await?;
+    ensure!(certificate == 6, "{certificate} permissions of the serving certificate");
     let checks = scenarios::with(Reach::OwnKinds).map(|scenario| checker.check_each_permission(scenario));
     tested += try_join_all(checks).await?.into_iter().sum::<usize>();
     let printed = printed_roles(&[&controllers_flag(), "--install-crds"])?;

@@ -3,7 +3,10 @@
 //!
 //! Architecture Invariant: pure.
 
+use std::collections::BTreeMap;
+
 use portreeve_reconcile::{Descriptor, Rule};
+use portreeve_serving::SecretArgs;
 use serde_json::{Value, json};
 
 use super::{Account, Error, yaml};
@@ -59,6 +62,8 @@ pub(crate) struct RoleOptions<'a> {
     pub(crate) leases: Vec<&'a str>,
     /// The namespace of the Leases.
     pub(crate) lease_namespace: &'a str,
+    /// The Secret of the serving certificate, and whether the daemon maintains it.
+    pub(crate) secret: &'a SecretArgs,
 }
 
 /// Returns the roles of these controllers, with their bindings to the account.
@@ -90,7 +95,39 @@ pub(crate) fn rbac(controllers: &[Descriptor], account: &Account, options: &Role
             account,
         ));
     }
+    documents.extend(certificate_roles(account, options.secret));
     yaml(&documents)
+}
+
+/// Returns the roles for the serving certificate, with their bindings: every replica watches the
+/// Secret, and the leader may write it and the ConfigMap.
+fn certificate_roles(account: &Account, args: &SecretArgs) -> Vec<Value> {
+    let issues = !args.tls_issue_names.is_empty();
+    let secret = args.tls_secret.as_deref().map(|secret| ("secrets", secret));
+    let config_map = args.tls_ca_config_map.as_deref().map(|map| ("configmaps", map));
+    let objects = secret.into_iter().chain(config_map);
+    let mut rules: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    for (resource, (namespace, name)) in
+        objects.filter_map(|(resource, object)| Some((resource, object.split_once('/')?)))
+    {
+        let verbs: &[&str] = if issues {
+            &["list", "patch", "watch"]
+        } else {
+            &["watch"]
+        };
+        let rule = json!({ "apiGroups": [""], "resources": [resource], "resourceNames": [name], "verbs": verbs });
+        rules.entry(namespace).or_default().push(rule);
+    }
+    let documents = rules.into_iter().flat_map(|(namespace, rules)| {
+        let name = format!("{}:serving-certificate", account.service_account);
+        role_and_binding(
+            "",
+            &json!({ "name": name, "namespace": namespace }),
+            &rules.into(),
+            account,
+        )
+    });
+    documents.collect()
 }
 
 /// Returns the rules for the election. The rule for `create` lists no resource names, because the
@@ -147,6 +184,7 @@ mod tests {
             install_crds,
             leases: leases.to_vec(),
             lease_namespace: "elsewhere",
+            secret: &SecretArgs::default(),
         };
         rbac(controllers, &account, &options).unwrap()
     }
@@ -157,6 +195,32 @@ mod tests {
         assert!(text.contains("name: portreeve:foo-controller"), "{text}");
         assert!(!text.contains("install-crds"), "{text}");
         assert!(output(&[], true, &[]).contains("install-crds"));
+    }
+
+    #[test]
+    fn the_role_of_the_certificate_covers_only_its_objects() {
+        let account = Account {
+            namespace: "somewhere".to_owned(),
+            service_account: "portreeve".to_owned(),
+        };
+        let roles = |issue: &[&str], config_map: Option<&str>| {
+            let args = SecretArgs {
+                tls_secret: Some("there/serving".to_owned()),
+                tls_issue_names: issue.iter().copied().map(str::to_owned).collect(),
+                tls_ca_config_map: config_map.map(str::to_owned),
+            };
+            let roles = certificate_roles(&account, &args).into_iter();
+            let roles = roles.filter(|document| document["kind"] == "Role");
+            let summary = roles.map(|role| format!("{} {}\n", role["metadata"], role["rules"]));
+            summary.collect::<String>()
+        };
+        expect_test::expect![[r#"
+            {"name":"portreeve:serving-certificate","namespace":"there"} [{"apiGroups":[""],"resourceNames":["serving"],"resources":["secrets"],"verbs":["watch"]}]
+        "#]].assert_eq(&roles(&[], None));
+        expect_test::expect![[r#"
+            {"name":"portreeve:serving-certificate","namespace":"here"} [{"apiGroups":[""],"resourceNames":["ca"],"resources":["configmaps"],"verbs":["list","patch","watch"]}]
+            {"name":"portreeve:serving-certificate","namespace":"there"} [{"apiGroups":[""],"resourceNames":["serving"],"resources":["secrets"],"verbs":["list","patch","watch"]}]
+        "#]].assert_eq(&roles(&["a"], Some("here/ca")));
     }
 
     #[test]

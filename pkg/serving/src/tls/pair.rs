@@ -9,11 +9,13 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-/// A file and the flag that names it. It is displayed as `--flag=/path`.
+/// A file and the flag that names it. It is displayed as `--flag=/path`. The key of a Secret is
+/// displayed as `key of --flag=namespace/name`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlagFile {
     flag: &'static str,
     path: PathBuf,
+    key: Option<&'static str>,
 }
 
 impl FlagFile {
@@ -21,12 +23,25 @@ impl FlagFile {
         Self {
             flag,
             path: path.to_owned(),
+            key: None,
+        }
+    }
+
+    /// Returns the key of a Secret.
+    pub(super) fn of_secret(flag: &'static str, secret: &str, key: &'static str) -> Self {
+        Self {
+            flag,
+            path: secret.into(),
+            key: Some(key),
         }
     }
 }
 
 impl fmt::Display for FlagFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(key) = self.key {
+            write!(f, "{key} of ")?;
+        }
         write!(f, "{}={}", self.flag, self.path.display())
     }
 }
@@ -104,9 +119,13 @@ pub(crate) struct Pair {
 impl Pair {
     /// Reads the files, so it blocks.
     pub(super) fn load(&self) -> Result<CertifiedKey, PairError> {
+        self.parse(&read(&self.certificate)?, &read(&self.key)?)
+    }
+
+    /// Parses a certificate and its key in PEM. `self` names them in errors.
+    pub(super) fn parse(&self, certificate_pem: &[u8], key_pem: &[u8]) -> Result<CertifiedKey, PairError> {
         let Self { certificate, key } = self;
-        let text = read(certificate)?;
-        let chain: Vec<_> = CertificateDer::pem_slice_iter(&text)
+        let chain: Vec<_> = CertificateDer::pem_slice_iter(certificate_pem)
             .collect::<Result<_, _>>()
             .map_err(|_| PairError::ParseCertificate {
                 file: certificate.clone(),
@@ -116,8 +135,7 @@ impl Pair {
                 file: certificate.clone(),
             });
         }
-        let text = read(key)?;
-        let Ok(private) = PrivateKeyDer::from_pem_slice(&text) else {
+        let Ok(private) = PrivateKeyDer::from_pem_slice(key_pem) else {
             return Err(PairError::NoKey { file: key.clone() });
         };
         let Ok(private) = ring::sign::any_supported_type(&private) else {

@@ -9,7 +9,7 @@ use std::path::Path;
 use super::pair::{FlagFile, Pair};
 use super::{Error, self_signed};
 
-const FLAG: &str = "--cert-dir";
+pub(super) const FLAG: &str = "--cert-dir";
 const CERTIFICATE: &str = "portreeve.crt";
 const KEY: &str = "portreeve.key";
 

@@ -54,6 +54,16 @@ fn one_flag_of_the_pair_is_rejected() {
 }
 
 #[test]
+fn files_besides_a_secret_are_rejected() {
+    let mut args = Args::default();
+    args.secret.tls_secret = Some("system/serving".to_owned());
+    assert!(Identity::new(&args.tls_settings()).is_ok());
+    args.cert_dir = Some("/nonexistent".into());
+    let error = Identity::new(&args.tls_settings()).unwrap_err();
+    expect!["--tls-secret and --cert-dir are both set: set only one of them"].assert_eq(&error.to_string());
+}
+
+#[test]
 fn pair_is_loaded_and_its_leaf_is_served() {
     let files = Files::new();
     let (certificate, key) = pair();

@@ -1,0 +1,173 @@
+//! `--tls-secret`: serves the certificate in a Secret. Every replica watches the Secret, whether it
+//! leads or not. serving-certificate-controller maintains it, or somebody else.
+
+use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
+
+use futures::TryStreamExt;
+use jiff::Timestamp;
+use k8s_openapi::{ByteString, api::core::v1::Secret};
+use kube::{
+    Api, Client,
+    api::{WatchEvent, WatchParams},
+};
+use parking_lot::Mutex;
+use portreeve_client::error_chain;
+use portreeve_reconcile::Clock;
+use portreeve_serving::{CertificateSink, Check, HealthChecker};
+use tokio::time::{Instant, sleep, timeout};
+
+/// The name of the check in `/readyz`.
+const CHECK: &str = "servingCertificate";
+/// The maximum duration of one watch, in seconds. A dead connection can go unnoticed for that long.
+const MAX_WATCH_SECONDS: u32 = 60;
+/// The pause after a failed watch. A watch that ends sooner counts as failed.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The certificate in the Secret of `--tls-secret`.
+pub(crate) struct SecretCertificate {
+    /// Namespace and name, as in the flag.
+    secret: String,
+    sink: CertificateSink,
+    state: Mutex<State>,
+}
+
+/// What is known about the certificate.
+struct State {
+    /// The content of the Secret that was used or rejected last.
+    last: Option<(Option<ByteString>, Option<ByteString>)>,
+    /// When the certificate that is served expires; `None` before the first one.
+    expires_at: Option<Timestamp>,
+    /// Why the last content of the Secret is not served.
+    problem: Option<String>,
+}
+
+impl SecretCertificate {
+    /// Returns a certificate that is not loaded yet. `secret` is `namespace/name`.
+    pub(crate) fn new(secret: &str, sink: CertificateSink) -> Arc<Self> {
+        Arc::new(Self {
+            secret: secret.to_owned(),
+            sink,
+            state: Mutex::new(State {
+                last: None,
+                expires_at: None,
+                problem: Some("it has not been read yet".to_owned()),
+            }),
+        })
+    }
+
+    /// Follows the Secret. Never returns.
+    pub(crate) async fn follow(&self, client: Client) -> Infallible {
+        let (namespace, name) = self.secret.split_once('/').unwrap_or(("default", &self.secret));
+        let secrets: Api<Secret> = Api::namespaced(client, namespace);
+        let parameters = WatchParams::default()
+            .fields(&format!("metadata.name={name}"))
+            .timeout(MAX_WATCH_SECONDS);
+        let limit = Duration::from_secs(MAX_WATCH_SECONDS.into()) + PAUSE;
+        let mut last_failure = None;
+        loop {
+            let started = Instant::now();
+            let watched = timeout(limit, self.watch_once(&secrets, &parameters)).await;
+            let failure = match watched {
+                Ok(Err(error)) => Some(error_chain(&error)),
+                Ok(Ok(())) | Err(_) => None,
+            };
+            if failure.is_some() && failure != last_failure {
+                tracing::warn!(
+                    secret = self.secret,
+                    err = failure,
+                    "failed to watch the serving certificate"
+                );
+            }
+            last_failure = failure;
+            if started.elapsed() < PAUSE {
+                sleep(PAUSE).await;
+            }
+        }
+    }
+
+    /// Runs one watch, from any version that the apiserver has cached. It begins with the Secret.
+    async fn watch_once(&self, secrets: &Api<Secret>, parameters: &WatchParams) -> kube::Result<()> {
+        let watch = secrets.watch(parameters, "0").await;
+        let mut events = std::pin::pin!(watch.inspect_err(|error| self.report_failure(error))?);
+        self.report_missing();
+        while let Some(event) = events.try_next().await? {
+            match event {
+                WatchEvent::Added(secret) | WatchEvent::Modified(secret) => {
+                    self.load(secret.data.unwrap_or_default());
+                }
+                // The certificate that was loaded remains in use.
+                WatchEvent::Deleted(_) | WatchEvent::Bookmark(_) => {}
+                WatchEvent::Error(status) => return Err(kube::Error::Api(status)),
+            }
+        }
+        Ok(())
+    }
+
+    fn report_failure(&self, error: &kube::Error) {
+        let mut state = self.state.lock();
+        if state.expires_at.is_none() {
+            state.problem = Some(error_chain(error));
+        }
+    }
+
+    /// Records that the Secret can be watched. Unless it follows, it does not exist.
+    fn report_missing(&self) {
+        let mut state = self.state.lock();
+        if state.last.is_none() {
+            state.problem = Some("the Secret does not exist".to_owned());
+        }
+    }
+
+    /// Serves the certificate in the Secret. If it cannot be used, the previous one remains.
+    fn load(&self, mut data: BTreeMap<String, ByteString>) {
+        let content = (data.remove("tls.crt"), data.remove("tls.key"));
+        let mut state = self.state.lock();
+        if state.last.as_ref() == Some(&content) {
+            return;
+        }
+        let loaded = match &content {
+            (Some(certificate), Some(key)) => {
+                let replaced = self.sink.replace(&self.secret, &certificate.0, &key.0);
+                replaced.map_err(|error| error_chain(&error))
+            }
+            _ => Err("the Secret has no tls.crt and tls.key yet".to_owned()),
+        };
+        state.last = Some(content);
+        match loaded {
+            Ok(expires_at) => {
+                tracing::info!(secret = self.secret, %expires_at, "loaded the serving certificate");
+                (state.expires_at, state.problem) = (Some(expires_at), None);
+            }
+            Err(problem) => {
+                tracing::warn!(
+                    secret = self.secret,
+                    err = problem,
+                    "the secret has no usable serving certificate"
+                );
+                state.problem = Some(problem);
+            }
+        }
+    }
+
+    /// Returns `checker` with a check of the certificate.
+    pub(crate) fn add_check(self: &Arc<Self>, checker: HealthChecker, clock: Arc<dyn Clock>) -> HealthChecker {
+        let certificate = Arc::clone(self);
+        Arc::new(move || {
+            let mut checks = checker();
+            checks.push(certificate.check(clock.now()));
+            checks
+        })
+    }
+
+    /// Never fails: probes do not verify the certificate, and a replica of a new version must
+    /// become ready before it can lead and issue the first certificate.
+    fn check(&self, now: Timestamp) -> Check {
+        let state = self.state.lock();
+        let problem = match (&state.problem, state.expires_at) {
+            (Some(problem), _) => problem.clone(),
+            (None, Some(expired)) if expired <= now => format!("the certificate expired at {expired}"),
+            (None, _) => return Check::ok(CHECK),
+        };
+        Check::note(CHECK, format!("cannot use --tls-secret={}: {problem}", self.secret))
+    }
+}

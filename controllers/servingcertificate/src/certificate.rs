@@ -1,0 +1,93 @@
+//! Reads certificates in PEM.
+//!
+//! Architecture Invariant: pure.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use x509_parser::{
+    pem::Pem,
+    prelude::{FromDer, GeneralName, X509Certificate},
+};
+
+/// A certificate, and what decisions need of it.
+#[derive(Clone)]
+pub(crate) struct Certificate {
+    /// The certificate as text.
+    pub(crate) pem: String,
+    der: Vec<u8>,
+    pub(crate) common_name: String,
+    /// The DNS names.
+    pub(crate) names: BTreeSet<String>,
+    pub(crate) not_before: Timestamp,
+    pub(crate) not_after: Timestamp,
+    /// The public key, as a `SubjectPublicKeyInfo` in DER.
+    pub(crate) public_key: Vec<u8>,
+}
+
+impl Certificate {
+    /// Reads all certificates of a text. Skips what is no certificate.
+    pub(crate) fn read_all(text: &str) -> Vec<Self> {
+        let blocks = Pem::iter_from_buffer(text.as_bytes());
+        let blocks = blocks
+            .map_while(Result::ok)
+            .filter(|block| block.label == "CERTIFICATE");
+        blocks.filter_map(|block| Self::read(&block.contents)).collect()
+    }
+
+    /// Reads a certificate in DER.
+    pub(crate) fn read(der: &[u8]) -> Option<Self> {
+        let (_, parsed) = X509Certificate::from_der(der).ok()?;
+        let common_name = parsed.subject().iter_common_name().next()?.as_str().ok()?.to_owned();
+        let alternatives = parsed.subject_alternative_name().ok().flatten();
+        let alternatives = alternatives.iter().flat_map(|extension| &extension.value.general_names);
+        let names = alternatives.filter_map(|name| match name {
+            GeneralName::DNSName(name) => Some((*name).to_owned()),
+            _ => None,
+        });
+        let time = |time: x509_parser::time::ASN1Time| Timestamp::from_second(time.timestamp()).ok();
+        Some(Self {
+            pem: to_pem(der),
+            der: der.to_vec(),
+            common_name,
+            names: names.collect(),
+            not_before: time(parsed.validity().not_before)?,
+            not_after: time(parsed.validity().not_after)?,
+            public_key: parsed.public_key().raw.to_vec(),
+        })
+    }
+
+    /// Returns whether `authority` has signed this certificate.
+    pub(crate) fn is_signed_by(&self, authority: &Self) -> bool {
+        let (Ok((_, this)), Ok((_, issuer))) = (
+            X509Certificate::from_der(&self.der),
+            X509Certificate::from_der(&authority.der),
+        ) else {
+            return false;
+        };
+        this.issuer() == issuer.subject() && this.verify_signature(Some(issuer.public_key())).is_ok()
+    }
+
+    /// Returns whether the certificate is valid at this time.
+    pub(crate) fn is_valid(&self, now: Timestamp) -> bool {
+        self.not_before <= now && now < self.not_after
+    }
+
+    /// Returns when to replace the certificate: after two thirds of its lifetime.
+    pub(crate) fn renewal(&self) -> Timestamp {
+        let third = self.not_after.duration_since(self.not_before) / 3;
+        self.not_after.checked_sub(third).unwrap_or(self.not_after)
+    }
+}
+
+/// Returns a certificate in PEM, with 64 characters in a line.
+fn to_pem(der: &[u8]) -> String {
+    let encoded = data_encoding::BASE64.encode(der);
+    let mut text = "-----BEGIN CERTIFICATE-----\n".to_owned();
+    for start in (0..encoded.len()).step_by(64) {
+        text.push_str(&encoded[start..encoded.len().min(start + 64)]);
+        text.push('\n');
+    }
+    text.push_str("-----END CERTIFICATE-----\n");
+    text
+}

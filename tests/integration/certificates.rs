@@ -1,0 +1,204 @@
+//! `--tls-secret`: the leader issues certificates, and every replica serves them.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use http::Request;
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::{ConfigMap, Namespace, Secret},
+};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+    client::Body,
+};
+use portreeve_testing::{ControlPlane, eventually};
+use rustls::pki_types::{CertificateDer, pem::PemObject};
+use serde_json::json;
+
+use crate::fixtures::{
+    LIMIT,
+    admin::{self, Admin},
+    daemon::{Daemon, SHORT_ELECTION},
+    rbac::restricted_kubeconfig,
+};
+
+const SECRET: &str = "--tls-secret=portreeve-system/portreeve-serving";
+const FLAGS: [&str; 4] = [
+    "--controllers=-foo",
+    SECRET,
+    "--tls-issue-names=portreeve.portreeve-system.svc",
+    "--tls-ca-config-map=portreeve-system/portreeve-serving-ca",
+];
+const NAME: &str = "portreeve.portreeve-system.svc";
+const CHECK: &str = "servingCertificate";
+
+/// The Secret and the ConfigMap, empty at first, as deploy/ ships them.
+struct Objects {
+    namespaces: Api<Namespace>,
+    secrets: Api<Secret>,
+    config_maps: Api<ConfigMap>,
+}
+
+impl Objects {
+    fn new(client: &Client) -> Self {
+        Self {
+            namespaces: Api::all(client.clone()),
+            secrets: Api::namespaced(client.clone(), "portreeve-system"),
+            config_maps: Api::namespaced(client.clone(), "portreeve-system"),
+        }
+    }
+
+    async fn create_namespace(&self) -> Result<()> {
+        let namespace = serde_json::from_value(json!({"metadata": {"name": "portreeve-system"}}))?;
+        self.namespaces.create(&PostParams::default(), &namespace).await?;
+        Ok(())
+    }
+
+    async fn create(&self) -> Result<()> {
+        let secret = serde_json::from_value(json!({"metadata": {"name": "portreeve-serving"}}))?;
+        self.secrets.create(&PostParams::default(), &secret).await?;
+        let config_map = serde_json::from_value(json!({"metadata": {"name": "portreeve-serving-ca"}}))?;
+        self.config_maps.create(&PostParams::default(), &config_map).await?;
+        Ok(())
+    }
+
+    async fn data(&self) -> Result<BTreeMap<String, ByteString>> {
+        Ok(self.secrets.get("portreeve-serving").await?.data.unwrap_or_default())
+    }
+
+    async fn replace_data(&self, data: serde_json::Value) -> Result<()> {
+        let patch = Patch::Merge(json!({ "data": data }));
+        let parameters = PatchParams::default();
+        self.secrets.patch("portreeve-serving", &parameters, &patch).await?;
+        Ok(())
+    }
+
+    /// Waits until a replica serves a certificate that a client with the published CAs trusts, for
+    /// the name of the Service.
+    async fn wait_until_trusted(&self, admin: Admin) -> Result<()> {
+        eventually(LIMIT, "a certificate of the published CA", || {
+            self.ensure_trusted(admin)
+        })
+        .await
+    }
+
+    async fn ensure_trusted(&self, admin: Admin) -> Result<()> {
+        let published = self
+            .config_maps
+            .get("portreeve-serving-ca")
+            .await?
+            .data
+            .unwrap_or_default();
+        let authorities = published.get("ca.crt").context("no CA is published")?;
+        ensure!(!authorities.contains("PRIVATE KEY"), "a key is published");
+        let mut config = admin.config()?;
+        let authorities = CertificateDer::pem_slice_iter(authorities.as_bytes());
+        let authorities: Result<Vec<_>, _> = authorities.collect();
+        config.root_cert = Some(authorities?.iter().map(|authority| authority.to_vec()).collect());
+        config.tls_server_name = Some(NAME.to_owned());
+        let response = admin::send(config, Request::get("/livez").body(Body::empty())?).await?;
+        ensure!(response.status().is_success());
+        Ok(())
+    }
+}
+
+/// The account has the printed permissions and no others.
+#[tokio::test]
+async fn every_replica_serves_the_certificate_that_the_leader_issues() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let namespace = "--leader-elect-resource-namespace=portreeve-system";
+    let objects = Objects::new(&plane.client()?);
+    objects.create_namespace().await?;
+    let kubeconfig = restricted_kubeconfig(&plane, &[&FLAGS[..], &[namespace]].concat()).await?;
+    let flags: Vec<_> = FLAGS.into_iter().chain(SHORT_ELECTION).chain([namespace]).collect();
+    let first = Daemon::start_as(&plane, &kubeconfig, "first", &flags).await?;
+    first.wait_for_line(&["acquired the lease"]).await?;
+    let missing = |_, text: &str| text.contains(&format!("[+]{CHECK} ok: ")) && text.contains("does not exist");
+    first.admin.wait_until_readyz("the missing Secret", missing).await?;
+    objects.create().await?;
+    objects.wait_until_trusted(first.admin).await?;
+
+    let second = Daemon::start_as(&plane, &kubeconfig, "second", &flags).await?;
+    objects.wait_until_trusted(second.admin).await?;
+    let issued = objects.data().await?;
+
+    // Deleting the content is how to replace a key that has become known.
+    objects
+        .replace_data(json!({"ca.crt": null, "ca.key": null, "tls.crt": null, "tls.key": null}))
+        .await?;
+    eventually(LIMIT, "a new CA", || async {
+        let data = objects.data().await?;
+        ensure!(data.contains_key("tls.crt") && data["ca.crt"] != issued["ca.crt"]);
+        anyhow::Ok(())
+    })
+    .await?;
+    for replica in [&first, &second] {
+        objects.wait_until_trusted(replica.admin).await?;
+        let healthy = |_, text: &str| text.contains(&format!("[+]{CHECK} ok\n"));
+        replica.admin.wait_until_readyz("the certificate", healthy).await?;
+        let metrics = replica.admin.metrics().await?;
+        ensure!(metrics.sum("portreeve_serving_certificate_expiry_timestamp_seconds", &[]) > 1.7e9);
+    }
+
+    // After a takeover, the new leader keeps the certificate, and replaces what cannot be used.
+    let issued = objects.data().await?;
+    drop(first);
+    second.wait_for_line(&["acquired the lease"]).await?;
+    objects.replace_data(json!({"tls.key": null})).await?;
+    objects.wait_until_trusted(second.admin).await?;
+    eventually(LIMIT, "a new key", || async {
+        let data = objects.data().await?;
+        ensure!(data.contains_key("tls.key") && data["tls.key"] != issued["tls.key"]);
+        ensure!(data["ca.crt"] == issued["ca.crt"], "the CA was replaced too");
+        anyhow::Ok(())
+    })
+    .await?;
+    let log = second.log()?;
+    ensure!(!log.contains("PRIVATE") && !log.contains("forbidden"), "{log}");
+    Ok(())
+}
+
+/// Without `--tls-issue-names`, somebody else maintains the Secret.
+#[tokio::test]
+async fn a_certificate_of_somebody_else_is_served_and_its_faults_are_reported() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let objects = Objects::new(&plane.client()?);
+    objects.create_namespace().await?;
+    objects.create().await?;
+    let kubeconfig = restricted_kubeconfig(&plane, &["--controllers=*", SECRET]).await?;
+    let daemon = Daemon::start_as(&plane, &kubeconfig, "reader", &["--controllers=-foo", SECRET]).await?;
+    let empty = |_, text: &str| text.contains("no tls.crt and tls.key");
+    daemon.admin.wait_until_readyz("the empty Secret", empty).await?;
+
+    let issued = plane.authority().server_certificate()?;
+    let encode = |text: &str| data_encoding::BASE64.encode(text.as_bytes());
+    objects
+        .replace_data(json!({"tls.crt": encode(&issued.certificate), "tls.key": encode(&issued.key)}))
+        .await?;
+    let trusted = || async {
+        let mut config = daemon.admin.config()?;
+        config.root_cert = Some(vec![plane.authority().der()]);
+        admin::send(config, Request::get("/livez").body(Body::empty())?).await?;
+        anyhow::Ok(())
+    };
+    eventually(LIMIT, "the certificate in the Secret", trusted).await?;
+
+    let other = plane.authority().server_certificate()?;
+    objects.replace_data(json!({"tls.key": encode(&other.key)})).await?;
+    let mismatch = |_, text: &str| text.contains("tls.key of --tls-secret=portreeve-system/portreeve-serving");
+    daemon.admin.wait_until_readyz("the wrong key", mismatch).await?;
+    trusted()
+        .await
+        .context("the previous certificate is no longer served")?;
+    objects
+        .secrets
+        .delete("portreeve-serving", &DeleteParams::default())
+        .await?;
+    trusted()
+        .await
+        .context("the certificate of the deleted Secret is no longer served")?;
+    ensure!(!daemon.log()?.contains("PRIVATE"));
+    Ok(())
+}
