@@ -1,5 +1,6 @@
 //! Authentication and authorization of requests to the listener, by a real apiserver.
 
+mod connections;
 mod kubernetes;
 mod outage;
 mod pages;

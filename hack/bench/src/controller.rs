@@ -90,6 +90,13 @@ impl Controller {
         })
     }
 
+    /// Returns the port and the path of the subject's liveness endpoint.
+    pub(crate) fn liveness(&self) -> Option<(u16, &'static str)> {
+        // kube-controller-manager has only the older endpoint.
+        let (port, path) = self.health?;
+        Some((port, if path == "/readyz" { "/livez" } else { path }))
+    }
+
     /// Returns the size of the binary in KiB.
     pub(crate) fn binary(&self) -> Result<f64> {
         let metadata = fs::metadata(&self.program);

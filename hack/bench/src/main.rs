@@ -8,6 +8,7 @@
 
 mod audit;
 mod bench;
+mod connections;
 mod controller;
 mod failover;
 mod foos;

@@ -146,6 +146,7 @@ pub(crate) enum Scenario {
     Burst,
     Rounds,
     Start,
+    Connections,
     Graph,
     Part { package: String },
 }

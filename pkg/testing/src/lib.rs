@@ -5,9 +5,10 @@
 //! - [`Process`] supervises any program, such as the daemon under test.
 //! - [`FaultProxy`] is a proxy for the apiserver that injects faults on request.
 //! - [`eventually`] polls for a condition with a time limit.
+//! - [`SlowClients`] hold connections of a listener without using them.
 //! - [`Corpus`] feeds recorded inputs and mutations of them to decoders.
 //!
-//! Only tests and `hack/run` use this crate.
+//! Only tests, `hack/bench` and `hack/run` use this crate.
 //!
 //! There is no fake apiserver and no controller manager. A test that needs a Pod or the status of a
 //! Deployment writes it.
@@ -25,6 +26,7 @@ mod process;
 mod proxy;
 mod scratch;
 mod server;
+mod slow_clients;
 
 pub use access::Namespace;
 pub use assets::server_binary;
@@ -37,3 +39,4 @@ pub use process::Process;
 pub use proxy::{BodyFault, CannedResponse, Fault, FaultProxy, Matcher, Repeat, RequestCounter};
 pub use rustix::process::Signal;
 pub use server::ServerProcess;
+pub use slow_clients::{SlowClients, https_get};
