@@ -119,8 +119,28 @@ impl FromIterator<Self> for AllowedPaths {
 #[cfg(test)]
 mod tests {
     use expect_test::{Expect, expect};
+    use proptest::prelude::*;
 
     use super::*;
+
+    proptest! {
+        /// A path that a parser could shorten to another one, or decode, is not allowed.
+        #[test]
+        fn an_allowed_path_has_only_one_meaning(
+            parts in prop::collection::vec("[/.%?#*a-b\\\\]{0,3}|debug|\\.\\./|\\PC", 0..8),
+        ) {
+            let allowed: AllowedPaths = "/debug/*,/livez".parse().unwrap();
+            let path = parts.concat();
+            for path in [format!("/debug/{path}"), format!("/livez{path}"), path] {
+                if allowed.allow(&path) {
+                    prop_assert!(path == "/livez" || path.starts_with("/debug/"));
+                    prop_assert!(!path.contains("//") && !path.contains("/./") && !path.contains("/../"));
+                    prop_assert!(!path.ends_with("/.") && !path.ends_with("/.."));
+                    prop_assert!(!path.contains(['%', '\\', '?', '#', ' ']));
+                }
+            }
+        }
+    }
 
     fn check(list: &str, rows: &[(&str, bool)]) {
         let allowed: AllowedPaths = list.parse().unwrap();

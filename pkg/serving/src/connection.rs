@@ -228,13 +228,7 @@ async fn serve(stream: TcpStream, peer: SocketAddr, shared: Shared, slot: &Arc<S
             Ok::<_, Infallible>(handler.handle(request.map(Body::new), certificates, begin).await)
         }
     });
-    let mut connection = pin!(
-        http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(limits.headers)
-            .max_buf_size(BUFFER)
-            .serve_connection(TokioIo::new(stream), service)
-    );
+    let mut connection = pin!(http(&limits).serve_connection(TokioIo::new(stream), service));
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = stop.cancelled() => {
@@ -245,6 +239,16 @@ async fn serve(stream: TcpStream, peer: SocketAddr, shared: Shared, slot: &Arc<S
     if let Err(error) = ended {
         tracing::debug!(%peer, %error, "connection ended early");
     }
+}
+
+/// Returns the settings for reading requests.
+pub(crate) fn http(limits: &Limits) -> http1::Builder {
+    let mut settings = http1::Builder::new();
+    settings
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.headers)
+        .max_buf_size(BUFFER);
+    settings
 }
 
 impl Slot {

@@ -88,7 +88,10 @@ impl<'a> MediaRange<'a> {
         for parameter in parts {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             match name.trim() {
-                "q" => range.quality = value.trim().parse().ok()?,
+                "q" => {
+                    let quality = value.trim().parse().ok();
+                    range.quality = quality.filter(|quality| (0.0..=1.0).contains(quality))?;
+                }
                 "g" => range.group = Some(value.trim()),
                 "v" => range.version = Some(value.trim()),
                 "as" => range.kind = Some(value.trim()),
@@ -134,7 +137,75 @@ impl<'a> MediaRange<'a> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// Returns headers of valid, almost valid and arbitrary items.
+    fn headers() -> impl Strategy<Value = String> {
+        let word = || {
+            prop::sample::select(vec![
+                "*",
+                "text",
+                "plain",
+                "application",
+                "json",
+                "yaml",
+                "cbor",
+                "Flagz",
+                "Statusz",
+                "config.k8s.io",
+                "v1beta1",
+                "v1alpha1",
+                "q",
+                "g",
+                "v",
+                "as",
+                "0",
+                "1",
+                "0.5",
+                "-1",
+                "2",
+                "NaN",
+                "inf",
+                "1e999",
+                "",
+            ])
+        };
+        let separator = || prop::sample::select(vec!["/", ";", "=", ",", " ", "; ", ";q=", ";as=", "/*", "\u{a0}"]);
+        let pairs = prop::collection::vec((word(), separator()), 0..12);
+        let built = pairs.prop_map(|pairs| {
+            pairs
+                .into_iter()
+                .map(|(word, separator)| word.to_owned() + separator)
+                .collect()
+        });
+        prop_oneof![built, any::<String>()]
+    }
+
+    proptest! {
+        #[test]
+        fn a_chosen_form_is_one_that_the_header_accepts(accept in headers()) {
+            match negotiate(&accept, "Flagz") {
+                None => prop_assert!(!accept.trim().is_empty()),
+                Some(Representation::Text) => {
+                    prop_assert!(accept.trim().is_empty() || accept.contains("text/") || accept.contains("*/*"));
+                }
+                Some(Representation::Object(format, version)) => {
+                    let (main, _) = format.media_type().split_once('/').unwrap();
+                    prop_assert!(accept.contains(main) || accept.contains("*/*"));
+                    for part in [version.name(), GROUP, "Flagz"] {
+                        prop_assert!(accept.contains(part));
+                    }
+                }
+            }
+            // Further forms that do not exist change nothing.
+            let longer = format!("{accept},application/xml");
+            if !accept.trim().is_empty() {
+                prop_assert_eq!(negotiate(&longer, "Flagz"), negotiate(&accept, "Flagz"));
+            }
+        }
+    }
 
     /// The cases of Kubernetes' `TestKubeControllerManagerServingZPages`, and others.
     #[test]
@@ -184,6 +255,8 @@ mod tests {
                 text,
             ),
             ("text/plain;q=0", None),
+            ("text/plain;q=NaN", None),
+            ("text/plain;q=2", None),
             ("nonsense", None),
         ];
         for (accept, expected) in table {
