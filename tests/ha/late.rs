@@ -159,7 +159,7 @@ fn creations() -> Matcher {
 async fn wait_until_it_hangs(daemon: &Daemon) -> Result<()> {
     eventually(LIMIT, "a reconcile to hang", || async {
         let metrics = daemon.admin.metrics().await?;
-        let longest = metrics.sum("workqueue_longest_running_processor_seconds", &[r#"name="Foos""#]);
+        let longest = metrics.sum("workqueue_longest_running_processor_seconds", &[r#"name="foo""#]);
         ensure!(longest > 0.2, "the longest reconcile has run for {longest} s");
         anyhow::Ok(())
     })

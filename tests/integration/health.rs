@@ -222,7 +222,7 @@ impl BusyDaemon {
     /// Returns the number of Foos that are due and that no worker has taken.
     async fn due(&self) -> Result<f64> {
         let metrics = self.daemon.admin.metrics().await?;
-        Ok(metrics.sum("workqueue_depth", &[r#"name="Foos""#]))
+        Ok(metrics.sum("workqueue_depth", &[r#"name="foo""#]))
     }
 }
 

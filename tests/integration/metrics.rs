@@ -1,8 +1,13 @@
 //! The metric names that dashboards and alerts for Kubernetes already use.
 
 use anyhow::{Result, ensure};
+use portreeve_testing::{ControlPlane, eventually};
 
-use crate::fixtures::shared_daemon;
+use crate::fixtures::{
+    LIMIT,
+    daemon::{ALL_CONTROLLERS, Daemon},
+    shared_daemon,
+};
 
 #[tokio::test]
 async fn metrics_use_the_names_of_kubernetes() -> Result<()> {
@@ -59,10 +64,36 @@ async fn metrics_use_the_names_of_kubernetes() -> Result<()> {
             vec![r#"name="foo-controller""#, r#"manager="portreeve""#],
             1.0,
         ),
-        ("workqueue_adds_total", vec![r#"name="Foos""#], 1.0),
+        ("workqueue_adds_total", vec![r#"name="foo""#], 1.0),
     ] {
         let found = metrics.sum(name, &labels);
         ensure!(found >= least, "{name}{labels:?} is {found}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_former_names_of_queues_remain_behind_a_flag() -> Result<()> {
+    let plane = ControlPlane::shared().await;
+    for (flags, names) in [
+        (vec![], ["cronjob", "crontab", "foo", "ttl_jobs_to_delete"]),
+        (
+            vec!["--use-deprecated-queue-names"],
+            ["CronJobs", "CronTabs", "Foos", "ttl_jobs_to_delete"],
+        ),
+    ] {
+        let flags = [&*ALL_CONTROLLERS, "--dry-run"].into_iter().chain(flags);
+        let daemon = Daemon::start(plane, "queue-names", &flags.collect::<Vec<_>>()).await?;
+        let queues = eventually(LIMIT, "the metrics of all queues", || async {
+            let queues = daemon.admin.metrics().await?.values("workqueue_depth", "name");
+            ensure!(queues.len() == 6, "{queues:?}");
+            anyhow::Ok(queues)
+        })
+        .await?;
+        let others = queues.iter().filter(|name| !name.starts_with("garbage_collector_"));
+        ensure!(others.eq(names.iter()), "{queues:?}");
+        let (_, text) = daemon.admin.get("/readyz?verbose").await?;
+        ensure!(text.contains("retries/crontab"), "{text}");
     }
     Ok(())
 }

@@ -167,6 +167,9 @@ pub(crate) enum ListFormat {
     Json,
 }
 
+/// The names of queues, and those that `--use-deprecated-queue-names` gives to their metrics.
+const DEPRECATED_QUEUE_NAMES: [(&str, &str); 3] = [("cronjob", "CronJobs"), ("crontab", "CronTabs"), ("foo", "Foos")];
+
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Manager")]
 pub(crate) struct ManagerArgs {
@@ -214,6 +217,10 @@ pub(crate) struct ManagerArgs {
         value_delimiter = ','
     )]
     pub(crate) feature_gates: Vec<FeatureGate>,
+    /// Give the metrics of the queues cronjob, crontab and foo their former names: CronJobs, CronTabs
+    /// and Foos. This flag will be removed in the next release.
+    #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub(crate) use_deprecated_queue_names: bool,
     /// Log what the controllers would do, without writing any object, event,
     /// CustomResourceDefinition or Lease. Disables leader election.
     #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
@@ -234,6 +241,11 @@ impl ManagerArgs {
             queue_stuck_timeout: self.queue_stuck_timeout,
             retry_qps: self.retry_qps,
             retry_burst: self.retry_burst,
+            queue_labels: if self.use_deprecated_queue_names {
+                &DEPRECATED_QUEUE_NAMES
+            } else {
+                &[]
+            },
             informer_config: InformerConfig {
                 idle_timeout: self.watch_idle_timeout,
                 resync_period: (!resync_period.is_zero()).then_some(resync_period),

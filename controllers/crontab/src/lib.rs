@@ -80,7 +80,7 @@ pub const CRONTAB: Descriptor = Descriptor {
             "The number of CronTabs that are allowed to sync concurrently",
         )]
     },
-    build: |ctx| build::<CachedCronTab>(ctx, "CronTabs", "concurrent-crontab-syncs", crontab::is_rescheduled),
+    build: |ctx| build::<CachedCronTab>(ctx, "crontab", "concurrent-crontab-syncs", crontab::is_rescheduled),
 };
 
 /// The descriptor of cronjob-controller.
@@ -114,7 +114,7 @@ pub const CRONJOB: Descriptor = Descriptor {
             "The number of cron job objects that are allowed to sync concurrently",
         )]
     },
-    build: |ctx| build::<CachedCronJob>(ctx, "CronJobs", "concurrent-cron-job-syncs", cronjob::is_rescheduled),
+    build: |ctx| build::<CachedCronJob>(ctx, "cronjob", "concurrent-cron-job-syncs", cronjob::is_rescheduled),
 };
 
 fn concurrency(flag: &'static str, help: &'static str) -> clap::Arg {

@@ -85,7 +85,7 @@ fn build(ctx: &Context<'_>) -> Result<Registrations, BuildError> {
         deployments: deployments.clone(),
     };
     let (for_foos, for_deployments) = (caches.clone(), caches.clone());
-    let controller = KeyedController::new(ctx, "Foos", FooReconciler { caches })
+    let controller = KeyedController::new(ctx, "foo", FooReconciler { caches })
         .workers(workers.into())
         .field_manager(FIELD_MANAGER)
         .watch(&foos, move |delta| observe::foos_for_foo(&for_foos, &delta.change))

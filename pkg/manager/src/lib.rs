@@ -75,6 +75,8 @@ pub struct Settings {
     /// The number of retries that may exceed that rate in a burst.
     pub retry_burst: u32,
     /// The timeouts and intervals of informers.
+    /// The queues whose metrics have another label than the queue's name: pairs of name and label.
+    pub queue_labels: &'static [(&'static str, &'static str)],
     pub informer_config: InformerConfig,
     /// Beats as long as the manager runs, and so shows that its runtime runs tasks.
     pub heartbeat: Heartbeat,
@@ -176,7 +178,9 @@ impl Manager {
             events,
             clock,
             registry: registry.clone(),
-            queues: portreeve_workqueue::Metrics::register(registry).map_err(Error::Metrics)?,
+            queues: portreeve_workqueue::Metrics::register(registry)
+                .map_err(Error::Metrics)?
+                .with_labels(settings.queue_labels),
             retry_budget: RetryBudget::new(settings.retry_qps, settings.retry_burst),
             outage: connection.outage().clone(),
             metrics: portreeve_reconcile::Metrics::register(registry).map_err(Error::Metrics)?,

@@ -87,7 +87,8 @@ impl<K: Key> Queue<K> {
             series: metrics.series(name),
         });
         let observed = Arc::downgrade(&shared);
-        metrics.watch(name, Box::new(move || Some(observed.upgrade()?.observe())));
+        let observe = |core: &mut Core<K>, now| (core.observe(now), core.retry_tokens(now));
+        metrics.watch(name, Box::new(move || Some(observed.upgrade()?.with(observe))));
         Self { shared }
     }
 
@@ -188,7 +189,7 @@ impl<K: Key> Queue<K> {
 
     /// Returns the current state of the queue, for gauges and tests.
     pub fn observe(&self) -> QueueSnapshot {
-        self.shared.observe()
+        self.shared.with(Core::observe)
     }
 
     /// Returns whether and how the queue makes progress, for health checks.
@@ -226,10 +227,6 @@ impl<K: Key> Shared<K> {
         if drained {
             self.drained.notify_waiters();
         }
-    }
-
-    fn observe(&self) -> QueueSnapshot {
-        self.with(Core::observe)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The `workqueue_*` metrics, with the names, labels and buckets of Kubernetes' components.
 //!
-//! Depth, held retries, unfinished work and the longest run are computed when the registry is read.
+//! Depth, held retries, tokens, unfinished work and the longest run are computed when the registry is
+//! read.
 //! client-go's ticker writes them every 500 ms instead. So values are never older than the scrape,
 //! a run of 400 ms is visible, and there is no task to stop.
 //!
@@ -24,10 +25,13 @@ use crate::core::{QueueSnapshot, Tally};
 #[derive(Clone)]
 pub struct Metrics {
     families: Arc<Families>,
+    /// Pairs of a queue's name and the label that its series have instead.
+    labels: &'static [(&'static str, &'static str)],
 }
 
-/// Observes a queue. Returns `None` if the queue no longer exists.
-type Observe = Box<dyn Fn() -> Option<QueueSnapshot> + Send + Sync>;
+/// Observes a queue and the tokens of its retry budget, which may have no limit. Returns `None` if
+/// the queue no longer exists.
+type Observe = Box<dyn Fn() -> Option<(QueueSnapshot, Option<i64>)> + Send + Sync>;
 
 struct Families {
     adds: IntCounterVec,
@@ -36,6 +40,7 @@ struct Families {
     work_durations: HistogramVec,
     depth: IntGaugeVec,
     held: IntGaugeVec,
+    tokens: IntGaugeVec,
     unfinished: GaugeVec,
     longest: GaugeVec,
     /// Also locked during a scrape, so that concurrent scrapes do not reset each other's gauges.
@@ -87,6 +92,14 @@ impl Metrics {
                 ),
                 &label,
             )?,
+            tokens: IntGaugeVec::new(
+                Opts::new(
+                    "portreeve_retry_budget_tokens",
+                    "Number of retries that the retry budget permits now. Negative after failed retries that sent \
+                     several requests. No series if --retry-qps is 0.",
+                ),
+                &label,
+            )?,
             unfinished: GaugeVec::new(
                 Opts::new(
                     "workqueue_unfinished_work_seconds",
@@ -105,13 +118,27 @@ impl Metrics {
         };
         let metrics = Self {
             families: Arc::new(families),
+            labels: &[],
         };
         registry.register(Box::new(metrics.clone()))?;
         Ok(metrics)
     }
 
+    /// Gives the series of some queues another label than the queue's name: pairs of a name and a
+    /// label.
+    #[must_use]
+    pub fn with_labels(self, labels: &'static [(&'static str, &'static str)]) -> Self {
+        Self { labels, ..self }
+    }
+
+    fn label(&self, name: &'static str) -> &'static str {
+        let other = self.labels.iter().find(|(queue, _)| *queue == name);
+        other.map_or(name, |(_, label)| label)
+    }
+
     /// Returns the series of one queue. New series start at zero.
     pub(crate) fn series(&self, name: &'static str) -> Series {
+        let name = self.label(name);
         let Families {
             adds,
             retries,
@@ -137,7 +164,7 @@ impl Metrics {
     pub(crate) fn watch(&self, name: &'static str, observe: Observe) {
         let mut queues = self.families.queues.lock();
         queues.retain(|(_, observe)| observe().is_some());
-        queues.push((name, observe));
+        queues.push((self.label(name), observe));
     }
 }
 
@@ -148,7 +175,7 @@ impl fmt::Debug for Metrics {
 }
 
 impl Families {
-    fn collectors(&self) -> [&dyn Collector; 8] {
+    fn collectors(&self) -> [&dyn Collector; 9] {
         let Self {
             adds,
             retries,
@@ -156,6 +183,7 @@ impl Families {
             work_durations,
             depth,
             held,
+            tokens,
             unfinished,
             longest,
             queues: _,
@@ -167,6 +195,7 @@ impl Families {
             work_durations,
             depth,
             held,
+            tokens,
             unfinished,
             longest,
         ]
@@ -177,14 +206,20 @@ impl Families {
     fn refresh(&self, queues: &mut Vec<(&'static str, Observe)>) {
         self.depth.reset();
         self.held.reset();
+        self.tokens.reset();
         self.unfinished.reset();
         self.longest.reset();
         queues.retain(|(name, observe)| {
-            let Some(snapshot) = observe() else { return false };
+            let Some((snapshot, tokens)) = observe() else {
+                return false;
+            };
             let count = |keys: usize| i64::try_from(keys).unwrap_or(i64::MAX);
             let depth = count(snapshot.ready + snapshot.rerun);
             self.depth.with_label_values(&[*name]).add(depth);
             self.held.with_label_values(&[*name]).add(count(snapshot.held));
+            if let Some(tokens) = tokens {
+                self.tokens.with_label_values(&[*name]).add(tokens);
+            }
             self.unfinished
                 .with_label_values(&[*name])
                 .add(snapshot.unfinished.as_secs_f64());

@@ -232,7 +232,7 @@ impl Storm {
     async fn check_endpoints(&self) -> Result<()> {
         let (status, text) = self.daemon.admin.get("/readyz?verbose").await?;
         ensure!(status == StatusCode::OK, "{status}: {text}");
-        let line = text.lines().find(|line| line.contains("retries/CronTabs"));
+        let line = text.lines().find(|line| line.contains("retries/crontab"));
         let line = line.with_context(|| text.clone())?;
         ensure!(line.contains("failed items wait longer for a retry"), "{line}");
         self.daemon.admin.ensure_passing("/livez").await
@@ -253,7 +253,7 @@ impl Storm {
         })
         .await?;
         let (_, text) = self.daemon.admin.get("/readyz?verbose").await?;
-        ensure!(text.contains("[+]retries/CronTabs ok"), "{text}");
+        ensure!(text.contains("[+]retries/crontab ok"), "{text}");
         Ok(time)
     }
 

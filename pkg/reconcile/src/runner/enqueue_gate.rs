@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     fn queue() -> Queue<ObjectKey> {
-        Queue::new("Foos", &Metrics::register(&Registry::new()).unwrap())
+        Queue::new("foo", &Metrics::register(&Registry::new()).unwrap())
     }
 
     fn key(number: usize) -> ObjectKey {

@@ -78,6 +78,13 @@ impl TokenBucket {
         }
     }
 
+    /// Returns the number of tokens that retries can take; `None` if there is no limit. It is
+    /// negative after retries that were charged more.
+    pub(super) fn available(&mut self, now: Instant) -> Option<i64> {
+        self.refill(now);
+        self.budget.interval.map(|_| self.tokens)
+    }
+
     /// Takes a token for a retry, if there is one. Every retry that has one ends with
     /// [`TokenBucket::succeeded`] or [`TokenBucket::failed`].
     pub(super) fn take(&mut self, now: Instant) -> bool {

@@ -57,4 +57,9 @@ impl<K: Clone + Eq + Hash> Core<K> {
         }
         snapshot
     }
+
+    /// Returns the number of tokens in the retry budget; `None` if it has no limit.
+    pub(crate) fn retry_tokens(&mut self, now: Instant) -> Option<i64> {
+        self.waiting.bucket.available(now)
+    }
 }

@@ -28,6 +28,7 @@ async fn a_new_queue_shows_every_series_at_zero() {
     assert_eq!(
         samples,
         [
+            r#"portreeve_retry_budget_tokens{name="jobs"} 100"#,
             r#"workqueue_adds_total{name="jobs"} 0"#,
             r#"workqueue_depth{name="jobs"} 0"#,
             r#"workqueue_held_retries{name="jobs"} 0"#,
@@ -103,6 +104,47 @@ async fn held_retries_are_not_part_of_the_depth() {
     advance(millis(250)).await;
     assert_eq!(scrape(&registry, "depth"), [r#"workqueue_depth{name="jobs"} 1"#]);
     assert_eq!(scrape(&registry, "held"), [r#"workqueue_held_retries{name="jobs"} 2"#]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_tokens_of_the_retry_budget_are_counted_at_the_scrape() {
+    let registry = Registry::new();
+    let metrics = Metrics::register(&registry).unwrap();
+    let queue = Queue::with_retry_budget("jobs", &metrics, RetryBudget::new(1.0, 2), |_| 0);
+    let unlimited = Queue::with_retry_budget("pods", &metrics, RetryBudget::new(0.0, 2), |_| 0);
+    unlimited.add("a", Lane::Urgent);
+    let tokens = || scrape(&registry, "tokens");
+    assert_eq!(tokens(), [r#"portreeve_retry_budget_tokens{name="jobs"} 2"#]);
+    queue.add("a", Lane::Urgent);
+    queue.take().await.unwrap().finish(Outcome::Retry);
+    advance(millis(100)).await;
+    let retry = queue.take().await.unwrap();
+    retry.charge(3);
+    assert_eq!(tokens(), [r#"portreeve_retry_budget_tokens{name="jobs"} -2"#]);
+    retry.finish(Outcome::Retry);
+    advance(millis(2500)).await;
+    assert_eq!(tokens(), [r#"portreeve_retry_budget_tokens{name="jobs"} 0"#]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_series_of_a_queue_may_have_another_label() {
+    let registry = Registry::new();
+    let metrics = Metrics::register(&registry).unwrap().with_labels(&[("jobs", "Jobs")]);
+    let queue = Queue::new("jobs", &metrics);
+    let _other: Queue<&str> = Queue::new("pods", &metrics);
+    queue.add("a", Lane::Urgent);
+    metrics.direct("jobs").done(millis(1), millis(1));
+    assert_eq!(
+        scrape(&registry, "workqueue_adds_total"),
+        [
+            r#"workqueue_adds_total{name="Jobs"} 2"#,
+            r#"workqueue_adds_total{name="pods"} 0"#,
+        ]
+    );
+    assert_eq!(
+        scrape(&registry, "workqueue_depth"),
+        [r#"workqueue_depth{name="Jobs"} 1"#, r#"workqueue_depth{name="pods"} 0"#]
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -85,7 +85,7 @@ const LIMITS: Limits = Limits {
 /// oldest ready item was due, and since the last progress of the queue.
 fn queue(still: Option<u64>, oldest: Option<u64>, since_progress: Option<u64>) -> QueueHealth {
     QueueHealth {
-        queue: "Foos",
+        queue: "foo",
         longest_stalled: still.map(|still| ("default/web".to_owned(), Duration::from_secs(still))),
         ready: usize::from(oldest.is_some()) * 1000,
         oldest_ready: oldest.map(Duration::from_secs),
@@ -203,7 +203,7 @@ fn reason_names_the_queue_the_item_the_limit_and_the_remedy() {
         &[queue(Some(312), Some(20), Some(312))],
         LIMITS,
         &expect![
-            "failed: item default/web of queue Foos has made no progress for 312 s, longer than 300s (--controller-stuck-timeout): the worker is stuck. Restart the process; the last log lines of the controller show the cause"
+            "failed: item default/web of queue foo has made no progress for 312 s, longer than 300s (--controller-stuck-timeout): the worker is stuck. Restart the process; the last log lines of the controller show the cause"
         ],
     );
     check(
@@ -228,7 +228,7 @@ fn reason_names_the_queue_the_item_the_limit_and_the_remedy() {
         &[queue(Some(400), None, Some(400)), queue(None, Some(301), None)],
         LIMITS,
         &expect![
-            "failed: item default/web of queue Foos has made no progress for 400 s, longer than 300s (--controller-stuck-timeout): the worker is stuck; queue Foos has 1000 items due, the oldest for 301 s, and has made no progress for 301 s, longer than 300s (--queue-stuck-timeout): no worker takes items. Restart the process; the last log lines of the controller show the cause"
+            "failed: item default/web of queue foo has made no progress for 400 s, longer than 300s (--controller-stuck-timeout): the worker is stuck; queue foo has 1000 items due, the oldest for 301 s, and has made no progress for 301 s, longer than 300s (--queue-stuck-timeout): no worker takes items. Restart the process; the last log lines of the controller show the cause"
         ],
     );
 }
