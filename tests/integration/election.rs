@@ -204,6 +204,14 @@ async fn a_standby_is_ready_with_synced_caches_and_writes_nothing() -> Result<()
         ensure!((status - leads).abs() < f64::EPSILON, "{status}");
         let running = metrics.sum("running_managed_controllers", &[r#"name="foo-controller""#]);
         ensure!((running - leads).abs() < f64::EPSILON, "{running}");
+        let ages = metrics.values("portreeve_leader_election_last_renewal_age_seconds", "name");
+        ensure!(ages.contains("portreeve") == (leads > 0.0), "{}", metrics.0);
+        let age = metrics.sum("portreeve_leader_election_last_renewal_age_seconds", &[]);
+        ensure!(age < LEASE_DURATION.as_secs_f64(), "{age}");
+        let operations = metrics.values("portreeve_leader_election_failures_total", "operation");
+        ensure!(operations.iter().eq(["acquire", "renew"]), "{operations:?}");
+        let failures = metrics.sum("portreeve_leader_election_failures_total", &[]);
+        ensure!(failures == 0.0, "{failures}: {}", daemon.process.log_tail());
     }
     let metrics = standby.admin.metrics().await?;
     let reconciled = metrics.sum("controller_runtime_reconcile_total", &[]);

@@ -28,6 +28,7 @@ use crate::{
     guard::{Attempt, Guard, LeaseCache, ME},
     heartbeat::Heartbeat,
     leadership::{CandidateCommand, LeadershipState, Shared},
+    metrics::FailureCounters,
     review::review_access,
     watch::follow,
 };
@@ -88,11 +89,14 @@ impl Candidate {
         let candidate_loop = CandidateLoop {
             lock: LeaseLock::new(Client::new(guard, self.namespace.clone()), &self.namespace, parameters),
             status: self.metrics.status(&self.name),
+            failures: self.metrics.failures(&self.name),
             lease_changed: &lease_changed,
             cache: cache.clone(),
             candidate: &self,
         };
         candidate_loop.status.set(0);
+        self.metrics
+            .watch_renewals(&self.name, &self.shared, Shared::renewal_age);
         let pause = self.times.retry_period;
         let key = (&*self.namespace, &*self.name);
         tokio::select! {
@@ -114,6 +118,7 @@ struct CandidateLoop<'a> {
     cache: LeaseCache,
     lease_changed: &'a Notify,
     status: IntGauge,
+    failures: FailureCounters,
 }
 
 impl CandidateLoop<'_> {
@@ -269,6 +274,8 @@ impl CandidateLoop<'_> {
     fn failed(&self, err: &str, leading: bool) -> AttemptResult {
         let lease = self.candidate.key();
         let is_new = self.candidate.shared.access.lock().record_failure(err);
+        let failures = &self.failures;
+        if leading { &failures.renew } else { &failures.acquire }.inc();
         match (is_new, leading) {
             (true, true) => tracing::warn!(lease, err, "failed to renew the lease"),
             (true, false) => tracing::warn!(lease, err, "failed to acquire the lease"),

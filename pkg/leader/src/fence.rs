@@ -37,6 +37,7 @@ struct FenceState {
     suspended: AtomicU64,
     server_time: Mutex<ServerTime>,
     renewal_needed: Notify,
+    renew_deadline: Duration,
 }
 
 impl LeaseFence {
@@ -47,6 +48,7 @@ impl LeaseFence {
             suspended: AtomicU64::new(0),
             server_time: Mutex::new(ServerTime::new(renew_deadline)),
             renewal_needed: Notify::new(),
+            renew_deadline,
         }))
     }
 
@@ -76,6 +78,12 @@ impl LeaseFence {
     /// Returns how long ago the deadline passed, or `None` if it has not passed or was removed.
     pub(crate) fn closed_since(&self, now: BootTime) -> Option<Duration> {
         now.checked_sub(self.deadline()?)
+    }
+
+    /// Returns the time since the start of the last successful renewal; `None` if the deadline was
+    /// removed.
+    pub(crate) fn renewal_age(&self, now: BootTime) -> Option<Duration> {
+        Some((now + self.0.renew_deadline).saturating_sub(self.deadline()?))
     }
 
     fn deadline(&self) -> Option<BootTime> {
@@ -145,13 +153,20 @@ mod tests {
             remaining > Duration::from_secs(50) && remaining <= Duration::from_mins(1),
             "{remaining:?}"
         );
-        fence.set(Some(boot_clock::now()));
+        let now = boot_clock::now();
+        fence.set(Some(now + RENEW_DEADLINE));
+        assert_eq!(
+            fence.renewal_age(now + Duration::from_secs(3)),
+            Some(Duration::from_secs(3))
+        );
+        fence.set(Some(now));
         assert_eq!(
             fence.admit(),
             Err(Fenced("this replica has not renewed its Lease in time"))
         );
         fence.set(None);
         assert_eq!(fence.admit(), Err(Fenced("this replica does not lead")));
+        assert_eq!(fence.renewal_age(now), None);
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! The state that a candidate shares with the handle to its election.
 
+use std::time::Duration;
+
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::{LeaseFence, access::LeaseAccess, guard::LeaseCache, heartbeat::Heartbeat};
+use crate::{LeaseFence, access::LeaseAccess, boot_clock, guard::LeaseCache, heartbeat::Heartbeat};
 
 /// The state of an election in this process.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -48,4 +50,13 @@ pub(crate) struct Shared {
     pub(crate) access: Mutex<LeaseAccess>,
     /// The heartbeat of the elections' thread.
     pub(crate) thread: Heartbeat,
+}
+
+impl Shared {
+    /// Returns the time since the start of the last successful renewal; `None` unless this process
+    /// leads.
+    pub(crate) fn renewal_age(&self) -> Option<Duration> {
+        let leads = *self.leadership.borrow() == LeadershipState::Leading;
+        leads.then(|| self.fence.renewal_age(boot_clock::now())).flatten()
+    }
 }

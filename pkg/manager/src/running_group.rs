@@ -212,10 +212,8 @@ impl RunningGroup {
             tracing::info!(controller = name, "starting controller");
             let task = controller.run(stop.child());
             tasks.spawn(async move {
-                running.set(1);
-                let end = task.await;
-                running.set(0);
-                (name, end)
+                let _running = RunningGauge::set(running);
+                (name, task.await)
             });
             tokio::time::sleep(self.start_interval.mul_f64(1.0 + fastrand::f64())).await;
         }
@@ -230,6 +228,23 @@ impl RunningGroup {
             // and metrics.
             None => std::future::pending().await,
         }
+    }
+}
+
+/// Sets the gauge of a running controller, and resets it when dropped: the controller's task may be
+/// dropped before it ends.
+struct RunningGauge(IntGauge);
+
+impl RunningGauge {
+    fn set(gauge: IntGauge) -> Self {
+        gauge.set(1);
+        Self(gauge)
+    }
+}
+
+impl Drop for RunningGauge {
+    fn drop(&mut self) {
+        self.0.set(0);
     }
 }
 

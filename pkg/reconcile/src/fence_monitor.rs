@@ -30,7 +30,9 @@ struct Monitored {
     controller: &'static str,
     lease: GroupLease,
     events: Events,
-    fenced_writes: IntCounter,
+    /// The writes that this process did not send.
+    fenced_locally: IntCounter,
+    fenced_by_apiserver: IntCounter,
     fenced: Mutex<Option<FencedPeriod>>,
 }
 
@@ -79,11 +81,16 @@ impl FencedPeriod {
 impl FenceMonitor {
     /// Creates the monitor of a controller.
     pub fn new(ctx: &Context<'_>) -> Self {
+        let counter = |fence| {
+            let fenced_writes = &ctx.shared.metrics.fenced_writes;
+            fenced_writes.with_label_values(&[ctx.name, fence])
+        };
         let monitored = ctx.lease.clone().map(|lease| Monitored {
             controller: ctx.name,
             lease,
             events: ctx.shared.events.clone(),
-            fenced_writes: ctx.shared.metrics.fenced_writes.with_label_values(&[ctx.name]),
+            fenced_locally: counter("local"),
+            fenced_by_apiserver: counter("apiserver"),
             fenced: Mutex::default(),
         });
         Self(monitored.map(Arc::new))
@@ -95,10 +102,10 @@ impl FenceMonitor {
         let Some(monitored) = &self.0 else { return };
         match answer {
             Ok(_) => monitored.admitted(),
-            // The process's own fence returns another variant.
-            Err(error @ kube::Error::Api(_)) if ApiErrorKind::of(error) == ApiErrorKind::Fenced => {
-                monitored.rejected(error);
-            }
+            Err(error) if ApiErrorKind::of(error) == ApiErrorKind::Fenced => match error {
+                kube::Error::Api(_) => monitored.rejected(error),
+                _ => monitored.fenced_locally.inc(),
+            },
             Err(_) => {}
         }
     }
@@ -122,7 +129,7 @@ impl Monitored {
     }
 
     fn rejected(&self, error: &kube::Error) {
-        self.fenced_writes.inc();
+        self.fenced_by_apiserver.inc();
         if !FencedPeriod::add(&mut self.fenced.lock(), Instant::now()) {
             return;
         }

@@ -64,8 +64,9 @@ impl Metrics {
             )?,
             fenced_writes: counter(
                 "portreeve_fenced_writes_total",
-                "Number of writes that the apiserver's fence rejected although this replica held the Lease.",
-                &["controller"],
+                "Number of writes that a fence rejected: this replica's own before they were sent (local), or the \
+                 apiserver's although this replica held the Lease (apiserver).",
+                &["controller", "fence"],
             )?,
             seconds,
             workers: gauge(

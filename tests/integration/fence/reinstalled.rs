@@ -66,7 +66,7 @@ async fn a_leader_reports_that_the_fence_rejects_its_writes_until_it_admits_them
             .admin
             .metrics()
             .await?
-            .sum("portreeve_fenced_writes_total", &[&label]);
+            .sum("portreeve_fenced_writes_total", &[&label, r#"fence="apiserver""#]);
         ensure!(rejected > 1.0, "{controller}: {rejected} rejected writes");
         wait_for_event(&environment, controller).await?;
     }
