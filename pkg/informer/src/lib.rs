@@ -26,6 +26,7 @@ mod informer;
 mod metadata;
 mod protocol;
 mod readers;
+mod reconnects;
 mod reflect;
 mod report;
 #[cfg(test)]
@@ -40,6 +41,7 @@ pub use factory::{Factory, InformerConfig, SharedWatches};
 pub use informer::{Cache, CacheSyncTimeout, Index, Informer, Subscription};
 pub use metadata::MetadataOnly;
 pub use readers::Sink;
+pub use reconnects::Reconnects;
 use report::StatusReporter;
 pub use report::{Report, WatchFailure};
 pub use shared_watch::{Reader, ReaderStatus};

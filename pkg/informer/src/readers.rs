@@ -125,6 +125,11 @@ impl AttachedReader {
         Self::new(sink, None)
     }
 
+    /// Returns whether the resource must be served.
+    pub(crate) fn is_required(&self) -> bool {
+        self.inspect.is_some()
+    }
+
     fn new<S: Sink>(sink: S, inspect: Option<Inspect>) -> Arc<Self> {
         Arc::new(Self {
             sink: Mutex::new(Some(Box::new(DecodingSink(sink)))),
@@ -244,11 +249,7 @@ impl Readers {
     /// Returns the readers whose resource must be served.
     pub(crate) fn required(&self) -> Vec<Arc<AttachedReader>> {
         let readers = self.readers.lock();
-        readers
-            .iter()
-            .filter(|reader| reader.inspect.is_some())
-            .cloned()
-            .collect()
+        readers.iter().filter(|reader| reader.is_required()).cloned().collect()
     }
 
     fn has_unlisted(&self) -> bool {

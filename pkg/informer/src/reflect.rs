@@ -28,6 +28,7 @@ use crate::{
     backoff::Backoff,
     protocol::{self, Lines, Page, RawEvent, WatchMessage},
     readers::{ActiveReaders, Readers},
+    reconnects::{RelistReason, RestartReason},
     shared_watch::CrdSignal,
     watch::Query,
     watch_trust::{End, NextRequest, WatchTrust},
@@ -73,6 +74,7 @@ pub(crate) fn reflect(config: ReflectorConfig, readers: Arc<Readers>) -> impl Fu
         has_listed: false,
         is_list_failing: false,
         relist_at: None,
+        relist_reason: None,
         trust: WatchTrust::new(config.idle_timeout, Instant::now()),
         term: 0,
         active: ActiveReaders::new(Arc::clone(&readers)),
@@ -85,7 +87,7 @@ pub(crate) fn reflect(config: ReflectorConfig, readers: Arc<Readers>) -> impl Fu
             reflector.term = *terms.borrow_and_update();
             tokio::select! {
                 () = reflector.list_and_watch() => {}
-                () = next_term(&mut terms) => {}
+                () = next_term(&mut terms) => reflector.relist_reason = Some(RelistReason::Term),
             }
         }
     }
@@ -116,6 +118,8 @@ struct Reflector {
     is_list_failing: bool,
     /// When to list again for readers that panicked, while others go on.
     relist_at: Option<Instant>,
+    /// The reason of the next list; `None` for the first.
+    relist_reason: Option<RelistReason>,
     term: u64,
 }
 
@@ -133,9 +137,10 @@ impl Reflector {
                 self.is_list_failing = false;
                 self.watch_until_list(version).await;
             }
-            Err(Error::ListExpired) => {}
+            Err(Error::ListExpired) => self.relist_reason = Some(RelistReason::Expired),
             Err(error) => {
                 self.is_list_failing = true;
+                self.relist_reason = Some(RelistReason::ListFailed);
                 self.remove_with_crd(&error);
                 self.back_off(&error, woken).await;
             }
@@ -144,6 +149,9 @@ impl Reflector {
 
     /// Delivers all objects and returns the version from which to watch.
     async fn list(&mut self) -> Result<String, Error> {
+        if let Some(reason) = self.relist_reason.take() {
+            self.config.reporter.count_relist(reason);
+        }
         let unpaged = std::mem::take(&mut self.unpaged);
         let limit = (!unpaged).then_some(self.config.page_size);
         let was_metadata_only = self.active.is_metadata_only();
@@ -174,6 +182,7 @@ impl Reflector {
             if next.is_none() {
                 let version = page.metadata.resource_version.unwrap_or_default();
                 self.active.complete(self.term, &version);
+                self.config.reporter.record_version(&version);
                 self.schedule_relist_after_panic()?;
                 self.has_listed = true;
                 self.trust.list_completed(content.finish(), Instant::now());
@@ -235,7 +244,10 @@ impl Reflector {
             let ended = tokio::select! {
                 // In this order, so that no watch is opened in vain.
                 biased;
-                () = readers.wait_for_unlisted() => return self.trust.forget_list(),
+                () = readers.wait_for_unlisted() => {
+                    self.relist_reason = Some(RelistReason::Reader);
+                    return self.trust.forget_list();
+                }
                 ended = self.watch(&mut version, is_resumed) => ended,
             };
             self.active.disconnected();
@@ -247,12 +259,20 @@ impl Reflector {
             }
             let error = ended.err().unwrap_or(Error::EndedAtOnce);
             let next = self.trust.watch_ended(end, now);
-            if matches!(next, NextRequest::WatchAfterBackoff | NextRequest::ListAfterBackoff) {
+            self.relist_reason = match next {
+                NextRequest::List(reason) | NextRequest::ListAfterBackoff(reason) => Some(reason),
+                NextRequest::Watch | NextRequest::WatchAfterBackoff => None,
+            };
+            if matches!(next, NextRequest::WatchAfterBackoff | NextRequest::ListAfterBackoff(_)) {
                 self.back_off(&error, pending()).await;
             }
-            if matches!(next, NextRequest::List | NextRequest::ListAfterBackoff) {
+            if self.relist_reason.is_some() {
                 return;
             }
+            self.config.reporter.count_restart(match next {
+                NextRequest::Watch => RestartReason::Closed,
+                _ => error.restart_reason(),
+            });
         }
     }
 
@@ -305,11 +325,17 @@ impl Reflector {
         let is_change = matches!(message, Ok(WatchMessage::Event(_)));
         self.trust.line_received(is_change, Instant::now());
         let next = match message? {
-            WatchMessage::Event(event) => self.active.apply(event),
+            WatchMessage::Event(event) => {
+                let began = Instant::now();
+                let version = self.active.apply(event);
+                self.config.reporter.observe_processing(began.elapsed());
+                version
+            }
             WatchMessage::Bookmark { version } => version,
             WatchMessage::Failed(status) => return Err(Error::Watch(kube::Error::Api(status))),
         };
         if let Some(next) = next {
+            self.config.reporter.record_version(&next);
             *version = next;
         }
         self.schedule_relist_after_panic()

@@ -1,11 +1,20 @@
 //! The state of each watch, for health checks and metrics.
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
-use portreeve_api::ObjectKey;
+use portreeve_api::{ObjectKey, Resource};
 use portreeve_client::ApiErrorKind;
+use prometheus::{Histogram, HistogramOpts};
 use tokio::time::Instant;
+
+use crate::reconnects::{Reconnects, RelistReason, RestartReason};
+
+/// The buckets of the time in which a watch event is processed, in seconds.
+const PROCESSING_BUCKETS: [f64; 12] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// The state of one watch.
 #[derive(Clone, Debug)]
@@ -13,6 +22,8 @@ pub struct Report {
     /// The name of the watch, such as `foos.v1alpha1.samplecontroller.k8s.io`, with its namespace
     /// and selectors if it has any.
     pub name: String,
+    /// The resource.
+    pub resource: Resource,
     /// Whether every informer has ever received a complete list.
     pub synced: bool,
     /// When the apiserver last responded to this watch or sent data on it, or when a sink panicked,
@@ -24,6 +35,13 @@ pub struct Report {
     pub undecodable: Vec<(ObjectKey, String)>,
     /// The number of stored objects, in the informer that stores the most.
     pub objects: usize,
+    /// How often the watch has listed again and has resumed.
+    pub reconnects: Reconnects,
+    /// The last received resourceVersion, if it is a number.
+    pub resource_version: Option<u64>,
+    /// The times in which all readers of a watch event have processed it, in seconds. The name and
+    /// the help of the metric are for the caller to set.
+    pub processing: Option<Histogram>,
 }
 
 /// The current failure of a watch or of one of its readers.
@@ -37,18 +55,24 @@ pub struct WatchFailure {
 
 /// The status of a watch, written by its loop. Cheap to clone; all clones share one status.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct StatusReporter(Arc<Mutex<WatchStatus>>);
+pub(crate) struct StatusReporter {
+    status: Arc<Mutex<WatchStatus>>,
+    /// Empty for a watch that reports do not mention, since there may be hundreds of them.
+    processing: Arc<OnceLock<Histogram>>,
+}
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WatchStatus {
     pub(crate) last_contact: Option<Instant>,
     pub(crate) failure: Option<WatchFailure>,
+    pub(crate) reconnects: Reconnects,
+    pub(crate) resource_version: Option<u64>,
 }
 
 impl StatusReporter {
     /// Records that the apiserver responded or sent data. Returns whether this ends a failure.
     pub(crate) fn record_contact(&self, now: Instant) -> bool {
-        let mut status = self.0.lock();
+        let mut status = self.status.lock();
         status.last_contact = Some(now);
         status.failure.take().is_some()
     }
@@ -57,22 +81,57 @@ impl StatusReporter {
     /// or one of another kind.
     pub(crate) fn record_failure(&self, failure: WatchFailure) -> bool {
         let kind = failure.kind;
-        let before = self.0.lock().failure.replace(failure);
+        let before = self.status.lock().failure.replace(failure);
         before.is_none_or(|before| before.kind != kind)
+    }
+
+    /// Records the resourceVersion of a list or a line. One that is not a number is ignored.
+    pub(crate) fn record_version(&self, version: &str) {
+        if let Ok(version) = version.parse() {
+            self.status.lock().resource_version = Some(version);
+        }
+    }
+
+    pub(crate) fn count_relist(&self, reason: RelistReason) {
+        self.status.lock().reconnects.count_relist(reason);
+    }
+
+    pub(crate) fn count_restart(&self, reason: RestartReason) {
+        self.status.lock().reconnects.count_restart(reason);
+    }
+
+    /// Begins to measure the times in which events are processed.
+    pub(crate) fn measure_processing(&self) {
+        let options = HistogramOpts::new("informer_processing_latency_seconds", "-");
+        // The name and the buckets are valid.
+        if let Ok(histogram) = Histogram::with_opts(options.buckets(PROCESSING_BUCKETS.to_vec())) {
+            self.processing.get_or_init(|| histogram);
+        }
+    }
+
+    /// Records the time in which a watch event was processed.
+    pub(crate) fn observe_processing(&self, duration: Duration) {
+        if let Some(histogram) = self.processing.get() {
+            histogram.observe(duration.as_secs_f64());
+        }
+    }
+
+    pub(crate) fn processing(&self) -> Option<Histogram> {
+        self.processing.get().cloned()
     }
 
     /// Returns the current failure, or `None` while the watch makes progress.
     pub(crate) fn failure(&self) -> Option<WatchFailure> {
-        self.0.lock().failure.clone()
+        self.status.lock().failure.clone()
     }
 
     /// Returns when the apiserver last responded or sent data.
     pub(crate) fn last_contact(&self) -> Option<Instant> {
-        self.0.lock().last_contact
+        self.status.lock().last_contact
     }
 
     pub(crate) fn status(&self) -> WatchStatus {
-        self.0.lock().clone()
+        self.status.lock().clone()
     }
 }
 

@@ -78,14 +78,19 @@ impl SharedWatch {
     pub(crate) fn report(&self) -> Option<Report> {
         let required = self.readers.required();
         let statuses: Vec<_> = required.iter().map(|reader| self.status_of(reader)).collect();
+        let status = self.reporter.status();
         let first = Report {
             name: self.watch.to_string(),
+            resource: self.watch.resource.clone(),
             synced: required.iter().all(|reader| reader.is_synced()),
             // `None`, which means no contact, is the smallest.
             last_contact: statuses.iter().map(ReaderStatus::last_contact).min()?,
             failure: statuses.iter().find_map(ReaderStatus::failure),
             undecodable: Vec::new(),
             objects: 0,
+            reconnects: status.reconnects,
+            resource_version: status.resource_version,
+            processing: self.reporter.processing(),
         };
         let models = required.iter().filter_map(|reader| reader.state());
         let mut report = models.fold(first, |mut report, state| {
@@ -141,6 +146,9 @@ impl ReaderStatus {
 impl Reader {
     /// Attaches a reader to the watch.
     pub(crate) fn new(shared: Arc<SharedWatch>, attached: Arc<AttachedReader>) -> Self {
+        if attached.is_required() {
+            shared.reporter.measure_processing();
+        }
         shared.readers.attach(Arc::clone(&attached));
         let reader = Self { shared, attached };
         // The resource may be served by now.

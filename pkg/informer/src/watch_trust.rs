@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::reconnects::RelistReason;
+
 /// A watch that ends sooner than this and without a line is a failure: an apiserver that shuts down
 /// ends watches as soon as they open.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
@@ -48,9 +50,9 @@ pub(crate) enum NextRequest {
     /// Watch again after a backoff.
     WatchAfterBackoff,
     /// List, at once.
-    List,
+    List(RelistReason),
     /// List after a backoff.
-    ListAfterBackoff,
+    ListAfterBackoff(RelistReason),
 }
 
 /// What is known about the watches since the last lists.
@@ -146,13 +148,14 @@ impl WatchTrust {
         }
         let is_silent = self.lines == 0 && self.was_accepted && now - self.silent_since >= self.silence_limit();
         match end {
-            End::Closed if !self.is_short(lasted) && is_silent => NextRequest::List,
+            End::Closed if !self.is_short(lasted) && is_silent => NextRequest::List(RelistReason::Silence),
             End::Closed if !self.is_short(lasted) => NextRequest::Watch,
             // The backoff prevents a loop of lists if versions expire right after their lists.
-            End::Expired if now - self.listed < GOOD_WATCH => NextRequest::ListAfterBackoff,
-            End::Expired => NextRequest::List,
-            End::Unusable => NextRequest::ListAfterBackoff,
-            _ if is_silent || self.early_ends >= MAX_EARLY_ENDS => NextRequest::ListAfterBackoff,
+            End::Expired if now - self.listed < GOOD_WATCH => NextRequest::ListAfterBackoff(RelistReason::Expired),
+            End::Expired => NextRequest::List(RelistReason::Expired),
+            End::Unusable => NextRequest::ListAfterBackoff(RelistReason::WatchFailed),
+            _ if is_silent => NextRequest::ListAfterBackoff(RelistReason::Silence),
+            _ if self.early_ends >= MAX_EARLY_ENDS => NextRequest::ListAfterBackoff(RelistReason::WatchFailed),
             End::Closed | End::Broken | End::Rejected => NextRequest::WatchAfterBackoff,
         }
     }
@@ -186,7 +189,7 @@ mod tests {
         let mut now = Instant::now();
         let mut trust = WatchTrust::new(IDLE, now);
         trust.list_completed(1, now);
-        let mut next = NextRequest::List;
+        let mut next = NextRequest::List(RelistReason::Reader);
         for (millis, lines, end) in rows {
             trust.watch_started(now);
             now += Duration::from_millis(*millis);
@@ -201,6 +204,7 @@ mod tests {
     #[test]
     fn the_next_request_follows_from_how_watches_ended() {
         let silent = (90_000, 0, End::Broken);
+        let after_backoff = NextRequest::ListAfterBackoff;
         let rows: &[(&[Row], NextRequest)] = &[
             (&[(300_000, 5, End::Closed)], NextRequest::Watch),
             (&[(1_000, 0, End::Closed)], NextRequest::Watch),
@@ -209,12 +213,12 @@ mod tests {
             (&[(5_000, 2, End::Broken)], NextRequest::WatchAfterBackoff),
             (&[(0, 0, End::Rejected)], NextRequest::WatchAfterBackoff),
             (&[(0, 0, End::Rejected); 9], NextRequest::WatchAfterBackoff),
-            (&[(0, 0, End::Unusable)], NextRequest::ListAfterBackoff),
-            (&[(9_999, 0, End::Expired)], NextRequest::ListAfterBackoff),
-            (&[(10_000, 0, End::Expired)], NextRequest::List),
+            (&[(0, 0, End::Unusable)], after_backoff(RelistReason::WatchFailed)),
+            (&[(9_999, 0, End::Expired)], after_backoff(RelistReason::Expired)),
+            (&[(10_000, 0, End::Expired)], NextRequest::List(RelistReason::Expired)),
             // Three accepted watches that end at once end the trust; other ends do not count.
             (&[(0, 0, End::Closed); 2], NextRequest::WatchAfterBackoff),
-            (&[(0, 0, End::Closed); 3], NextRequest::ListAfterBackoff),
+            (&[(0, 0, End::Closed); 3], after_backoff(RelistReason::WatchFailed)),
             (
                 &[
                     (0, 0, End::Closed),
@@ -222,7 +226,7 @@ mod tests {
                     (0, 0, End::Rejected),
                     (0, 0, End::Broken),
                 ],
-                NextRequest::ListAfterBackoff,
+                after_backoff(RelistReason::WatchFailed),
             ),
             (
                 &[
@@ -235,8 +239,8 @@ mod tests {
             ),
             // Four idle timeouts without a line end the trust, unless watches were rejected.
             (&[silent; 3], NextRequest::WatchAfterBackoff),
-            (&[silent; 4], NextRequest::ListAfterBackoff),
-            (&[(360_000, 0, End::Closed)], NextRequest::List),
+            (&[silent; 4], after_backoff(RelistReason::Silence)),
+            (&[(360_000, 0, End::Closed)], NextRequest::List(RelistReason::Silence)),
             (&[(360_000, 0, End::Rejected)], NextRequest::WatchAfterBackoff),
         ];
         for (watches, next) in rows {

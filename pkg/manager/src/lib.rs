@@ -12,6 +12,7 @@
 mod debug_pages;
 mod definitions;
 mod health;
+mod informer_metrics;
 mod metrics;
 mod running_group;
 pub mod selection;
@@ -74,9 +75,9 @@ pub struct Settings {
     pub retry_qps: f32,
     /// The number of retries that may exceed that rate in a burst.
     pub retry_burst: u32,
-    /// The timeouts and intervals of informers.
     /// The queues whose metrics have another label than the queue's name: pairs of name and label.
     pub queue_labels: &'static [(&'static str, &'static str)],
+    /// The timeouts and intervals of informers.
     pub informer_config: InformerConfig,
     /// Beats as long as the manager runs, and so shows that its runtime runs tasks.
     pub heartbeat: Heartbeat,
@@ -186,13 +187,14 @@ impl Manager {
             metrics: portreeve_reconcile::Metrics::register(registry).map_err(Error::Metrics)?,
             dry_run: settings.dry_run,
         };
+        informer_metrics::register(registry, informers.clone(), settings.program).map_err(Error::Metrics)?;
         let state = ManagerState {
             elections: groups.iter().filter_map(|group| group.election.clone()).collect(),
             ..ManagerState::default()
         };
         Ok(Self {
             client: client("manager")?,
-            metrics: Metrics::register(registry, informers.clone()).map_err(Error::Metrics)?,
+            metrics: Metrics::register(registry).map_err(Error::Metrics)?,
             state: Arc::new(RwLock::new(state)),
             connection,
             settings,

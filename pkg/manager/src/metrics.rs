@@ -1,12 +1,6 @@
-//! The manager's own metrics, and the metrics of the informers, which are read at each scrape.
+//! The manager's own metrics.
 
-use parking_lot::Mutex;
-use portreeve_informer::Factory;
-use prometheus::{
-    IntGauge, IntGaugeVec, Opts, PullingGauge, Registry,
-    core::{Collector, Desc},
-    proto::MetricFamily,
-};
+use prometheus::{IntGauge, IntGaugeVec, Opts, PullingGauge, Registry};
 use tokio::runtime::Handle;
 
 pub(crate) struct Metrics {
@@ -15,7 +9,7 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     /// Registers the metrics. Must be called within the runtime whose tasks are counted.
-    pub(crate) fn register(registry: &Registry, informers: Factory) -> Result<Self, prometheus::Error> {
+    pub(crate) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let running = IntGaugeVec::new(
             Opts::new(
                 "running_managed_controllers",
@@ -24,7 +18,6 @@ impl Metrics {
             &["name", "manager"],
         )?;
         registry.register(Box::new(running.clone()))?;
-        registry.register(Box::new(Informers::new(informers)?))?;
         registry.register(Box::new(tasks(Handle::current())?))?;
         Ok(Self { running })
     }
@@ -47,64 +40,4 @@ fn tasks(runtime: Handle) -> Result<PullingGauge, prometheus::Error> {
         "Number of live tasks in the main runtime.",
         Box::new(alive),
     )
-}
-
-/// Reads the reports of the factory at each scrape. A gauge that is set elsewhere would be outdated
-/// between updates.
-struct Informers {
-    factory: Factory,
-    synced: IntGaugeVec,
-    objects: IntGaugeVec,
-    undecodable: IntGaugeVec,
-    /// Serializes scrapes: a concurrent scrape would read gauges that were just reset.
-    scraping: Mutex<()>,
-}
-
-impl Informers {
-    fn new(factory: Factory) -> Result<Self, prometheus::Error> {
-        let gauge = |name: &str, help: &str| IntGaugeVec::new(Opts::new(name, help), &["resource"]);
-        Ok(Self {
-            factory,
-            synced: gauge(
-                "portreeve_informer_synced",
-                "Whether the watch has seen a complete list (1) or not yet (0).",
-            )?,
-            objects: gauge(
-                "portreeve_informer_objects",
-                "Number of objects in the store of the watch.",
-            )?,
-            scraping: Mutex::new(()),
-            undecodable: gauge(
-                "portreeve_informer_undecodable_objects",
-                "Number of objects that exist and cannot be decoded.",
-            )?,
-        })
-    }
-}
-
-impl Collector for Informers {
-    fn desc(&self) -> Vec<&Desc> {
-        [&self.synced, &self.objects, &self.undecodable]
-            .into_iter()
-            .flat_map(Collector::desc)
-            .collect()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        let _alone = self.scraping.lock();
-        let gauges = [&self.synced, &self.objects, &self.undecodable];
-        for gauge in gauges {
-            gauge.reset();
-        }
-        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
-        for report in self.factory.reports() {
-            let name = [report.name.as_str()];
-            self.synced.with_label_values(&name).set(report.synced.into());
-            self.objects.with_label_values(&name).set(count(report.objects));
-            self.undecodable
-                .with_label_values(&name)
-                .set(count(report.undecodable.len()));
-        }
-        gauges.into_iter().flat_map(Collector::collect).collect()
-    }
 }

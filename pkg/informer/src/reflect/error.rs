@@ -5,7 +5,7 @@ use std::time::Duration;
 use kube::core::Status;
 use portreeve_client::{ApiErrorKind, is_unavailable, retry_after};
 
-use crate::{explain::JsonError, watch_trust::End};
+use crate::{explain::JsonError, reconnects::RestartReason, watch_trust::End};
 
 /// The maximum length of a watch line in bytes. An object has at most 1.5 MiB in etcd, and
 /// conversion can make it longer.
@@ -67,6 +67,16 @@ impl Error {
             _ if self.requires_list() => End::Unusable,
             Self::Watch(_) => End::Rejected,
             _ => End::Broken,
+        }
+    }
+
+    /// Returns why a watch that ended with this error resumes.
+    pub(super) fn restart_reason(&self) -> RestartReason {
+        match self {
+            Self::EndedAtOnce => RestartReason::EndedAtOnce,
+            Self::Silent(_) => RestartReason::Idle,
+            Self::Watch(_) => RestartReason::Rejected,
+            _ => RestartReason::Broken,
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod backoff;
 mod list;
+mod reconnects;
 mod recovery;
 mod watch;
 

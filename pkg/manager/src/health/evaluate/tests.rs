@@ -1,6 +1,6 @@
 use expect_test::{Expect, expect};
 use portreeve_api::ObjectKey;
-use portreeve_informer::WatchFailure;
+use portreeve_informer::{Reconnects, WatchFailure};
 use tokio::time::Instant;
 
 use super::*;
@@ -11,11 +11,15 @@ const SOON: Duration = Duration::from_secs(1);
 fn synced() -> Report {
     Report {
         name: "foos".to_owned(),
+        resource: portreeve_api::CRDS,
         synced: true,
         last_contact: Some(Instant::now()),
         failure: None,
         undecodable: Vec::new(),
         objects: 1,
+        reconnects: Reconnects::default(),
+        resource_version: None,
+        processing: None,
     }
 }
 
