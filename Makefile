@@ -30,7 +30,7 @@ run: servers ## start a control plane, the daemon with every controller and the 
 test: export RUST_TEST_THREADS ?= 6
 test: export GOGC ?= off
 test: export GOMEMLIMIT ?= 1GiB
-test: control-plane manifest-tools image-binary loom ## run every test of the workspace, on real servers
+test: control-plane manifest-tools prometheus image-binary loom ## run every test of the workspace, on real servers
 	$(CARGO) test --locked --workspace
 
 .PHONY: loom
@@ -76,6 +76,11 @@ control-plane: servers ## build the servers and a client-go elector into the cac
 manifest-tools: ## build helm and kustomize into the cache, unless they exist
 	@hack/manifests/build >/dev/null
 
+.PHONY: prometheus
+prometheus: ## put prometheus, promtool and the Prometheus operator's CRDs into the cache, unless they exist
+	@hack/prometheus/install >/dev/null
+	@hack/prometheus/crds >/dev/null
+
 .PHONY: image
 image: ## build the image: one static binary, with buildah, podman or docker
 	@hack/image/build image
@@ -85,6 +90,6 @@ image-binary: ## build only the image's static binary
 	@hack/image/build binary >/dev/null
 
 .PHONY: update
-update: ## regenerate definitions, roles, fences, FlowSchemas and docs/configuration.md from the code
+update: ## regenerate definitions, roles, fences, FlowSchemas and docs/configuration.md from the code, and the PrometheusRule
 	UPDATE_EXPECT=1 $(CARGO) test --locked --package portreeve --lib crds_are_generated_from_the_types
 	@hack/update

@@ -78,6 +78,7 @@ fn script_and_manifest_comments_wrap() -> Result<()> {
         "Containerfile",
         ".ci/run",
         "hack/**/build",
+        "hack/prometheus/*",
         "hack/update",
         "hack/verify",
     ];
