@@ -30,6 +30,7 @@ mod image;
 mod lease_access;
 mod manifests;
 mod metrics;
+mod monitoring;
 mod outages;
 mod paused;
 mod reconciling;

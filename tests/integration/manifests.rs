@@ -20,25 +20,23 @@ use serde_json::{Value, json};
 use crate::fixtures::{daemon::printed, manifests};
 
 /// The objects of a rendering, by kind and name.
-type Objects = BTreeMap<String, Value>;
+pub(crate) type Objects = BTreeMap<String, Value>;
 
-fn root() -> PathBuf {
+/// Returns the folder of the repository.
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Runs a script that prints a folder, and returns the folder.
+pub(crate) fn printed_folder(script: &str) -> Result<PathBuf> {
+    let output = Command::new(root().join(script)).stderr(Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "{script} ended with {}", output.status);
+    Ok(String::from_utf8(output.stdout)?.trim().into())
 }
 
 /// Returns the folder of kustomize and helm. Builds them once if `make manifest-tools` has not.
 fn tools() -> Result<&'static Path> {
-    static TOOLS: LazyLock<Result<PathBuf>> = LazyLock::new(|| {
-        let build = Command::new(root().join("hack/manifests/build"))
-            .stderr(Stdio::inherit())
-            .output()?;
-        ensure!(
-            build.status.success(),
-            "hack/manifests/build ended with {}",
-            build.status
-        );
-        Ok(String::from_utf8(build.stdout)?.trim().into())
-    });
+    static TOOLS: LazyLock<Result<PathBuf>> = LazyLock::new(|| printed_folder("hack/manifests/build"));
     TOOLS.as_deref().map_err(|error| anyhow!("{error:#}"))
 }
 
@@ -78,8 +76,25 @@ fn kustomization(folder: &str) -> Result<Objects> {
     objects(&rendered("kustomize", &["build", folder])?)
 }
 
+/// Builds a kustomization that is not in deploy/. `{deploy}` in `text` is the path of deploy/.
+pub(crate) fn custom_kustomization(text: &str, files: &[(&str, &str)]) -> Result<Objects> {
+    let folder = tempfile::tempdir()?;
+    // kustomize accepts no absolute path.
+    let up = "../".repeat(folder.path().canonicalize()?.components().count() - 1);
+    let deploy = root().canonicalize()?.join("deploy");
+    let deploy = format!("{up}{}", deploy.strip_prefix("/")?.display());
+    std::fs::write(
+        folder.path().join("kustomization.yaml"),
+        text.replace("{deploy}", &deploy),
+    )?;
+    for (name, content) in files {
+        std::fs::write(folder.path().join(name), content)?;
+    }
+    kustomization(&folder.path().display().to_string())
+}
+
 /// Renders the chart as release `release` in `namespace`.
-fn chart(release: &str, namespace: &str, values: &[&str]) -> Result<Objects> {
+pub(crate) fn chart(release: &str, namespace: &str, values: &[&str]) -> Result<Objects> {
     let flag = format!("--namespace={namespace}");
     let args = ["template", release, "helm/portreeve", "--include-crds", &flag];
     let values = values.iter().flat_map(|value| ["--set", value]);
@@ -88,7 +103,7 @@ fn chart(release: &str, namespace: &str, values: &[&str]) -> Result<Objects> {
 
 /// Removes the annotation that only the chart adds to fences and their anchors, so that they are
 /// kept when the release is deleted.
-fn remove_keep_annotations(objects: &mut Objects) -> Result<()> {
+pub(crate) fn remove_keep_annotations(objects: &mut Objects) -> Result<()> {
     for (key, object) in objects.iter_mut().filter(|(key, _)| key.contains("Admission")) {
         let metadata = object["metadata"]
             .as_object_mut()
@@ -124,12 +139,18 @@ fn kustomize_and_helm_render_the_same_objects() -> Result<()> {
         overlay.extend(kustomization("kustomize/fence-anchor")?);
         let mut chart = chart("portreeve", "portreeve-system", &values)?;
         remove_keep_annotations(&mut chart)?;
-        let (ours, theirs): (BTreeSet<_>, BTreeSet<_>) = (overlay.keys().collect(), chart.keys().collect());
-        ensure!(ours == theirs, "{name}: {ours:#?} and {theirs:#?}");
-        for (key, object) in &overlay {
-            let difference = difference(key, object, &chart[key]);
-            ensure!(difference.is_none(), "{name}: {}", difference.unwrap_or_default());
-        }
+        ensure_same(&overlay, &chart).context(name)?;
+    }
+    Ok(())
+}
+
+/// Ensures that two renderings have the same objects.
+pub(crate) fn ensure_same(ours: &Objects, theirs: &Objects) -> Result<()> {
+    let (names, others): (BTreeSet<_>, BTreeSet<_>) = (ours.keys().collect(), theirs.keys().collect());
+    ensure!(names == others, "{names:#?} and {others:#?}");
+    for (key, object) in ours {
+        let difference = difference(key, object, &theirs[key]);
+        ensure!(difference.is_none(), "{}", difference.unwrap_or_default());
     }
     Ok(())
 }
@@ -379,19 +400,8 @@ fn the_documented_overlay_mounts_a_config_file_and_passes_its_path() -> Result<(
     let [file, fragment] = blocks.collect::<Vec<_>>()[..] else {
         return Err(anyhow!("docs/configuration.md does not have exactly two YAML blocks"));
     };
-    let folder = tempfile::tempdir()?;
-    let root = root().canonicalize()?;
-    // kustomize accepts no absolute path.
-    let up = "../".repeat(folder.path().canonicalize()?.components().count() - 1);
-    let ours = root.join("deploy/kustomize/overlays/default");
-    let ours = format!("resources: [{up}{}]\n", ours.strip_prefix("/")?.display());
-    std::fs::write(folder.path().join("kustomization.yaml"), ours + fragment)?;
-    std::fs::write(folder.path().join("config.yaml"), file)?;
-
-    let objects = objects(&rendered(
-        "kustomize",
-        &["build", &folder.path().display().to_string()],
-    )?)?;
+    let ours = "resources: ['{deploy}/kustomize/overlays/default']\n";
+    let objects = custom_kustomization(&format!("{ours}{fragment}"), &[("config.yaml", file)])?;
     let pod = &objects["Deployment portreeve"]["spec"]["template"]["spec"];
     let [volume, container] = [&pod["volumes"][0], &pod["containers"][0]];
     let map = volume["configMap"]["name"]

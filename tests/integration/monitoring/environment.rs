@@ -1,0 +1,246 @@
+//! Three replicas with a serving certificate, and the accounts that scrape them.
+
+use std::{fs, path::PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace as NamespaceObject, ResourceQuota, ServiceAccount};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use portreeve_testing::{Authority, ControlPlane, FaultProxy, Namespace, eventually};
+use serde_json::{Value, json};
+
+use super::{manifests::component, text};
+use crate::fixtures::{
+    LIMIT,
+    daemon::{ALL_CONTROLLERS, Daemon, printed},
+    manifests,
+    namespace::NamespaceFixture,
+    rbac,
+    tokens::{token, token_of},
+};
+
+/// The server name that the `ServiceMonitor` and the documented scrape config verify.
+pub(super) const SERVER_NAME: &str = "portreeve.portreeve-system.svc";
+const REPLICAS: [&str; 3] = ["portreeve-a", "portreeve-b", "portreeve-c"];
+
+/// The serving certificate of the replicas.
+struct ServingCertificate {
+    /// The file of its CA.
+    ca: PathBuf,
+    /// The flags of the replicas that use it.
+    flags: Vec<String>,
+}
+
+/// Issues a serving certificate for the name of the Service.
+fn serving_certificate(plane: &ControlPlane) -> Result<ServingCertificate> {
+    let authority = Authority::new()?;
+    let issued = authority.server_certificate_for(&[SERVER_NAME])?;
+    let write = |name: &str, text: &str| {
+        let path = plane.folder().join(name);
+        fs::write(&path, text).map(|()| path)
+    };
+    let certificate = write("serving.crt", &issued.certificate)?;
+    let key = write("serving.key", &issued.key)?;
+    Ok(ServingCertificate {
+        ca: write("serving-ca.crt", &authority.pem())?,
+        flags: vec![
+            format!("--tls-cert-file={}", certificate.display()),
+            format!("--tls-private-key-file={}", key.display()),
+        ],
+    })
+}
+
+/// Three replicas, the account of Prometheus, and an account without rights.
+pub(super) struct Environment {
+    pub(super) plane: ControlPlane,
+    proxy: FaultProxy,
+    system: Namespace,
+    pub(super) replicas: Vec<Daemon>,
+    serving_ca: PathBuf,
+    /// A token of the account of Prometheus.
+    pub(super) token: String,
+    /// A token of an account without rights.
+    unprivileged: String,
+}
+
+impl Environment {
+    /// Starts the replicas one after the other.
+    pub(super) async fn start() -> Result<Self> {
+        let plane = ControlPlane::start().await?;
+        let system = plane.namespace("portreeve-system").await?;
+        let force = PatchParams::apply("an-administrator").force();
+        for crd in manifests::documents(&printed(&["crds"])?)? {
+            manifests::apply(system.client(), &crd, None, &force).await?;
+        }
+        let lease = format!("--leader-elect-resource-namespace={}", system.name());
+        let within = format!("--namespace={}", system.name());
+        let rights = printed(&["rbac", &ALL_CONTROLLERS, &within, &lease])?;
+        rbac::apply_and_wait(system.client(), system.name(), &rights).await?;
+        let kubeconfig = plane
+            .service_account_kubeconfig(system.name(), rbac::ACCOUNT, Vec::new())
+            .await?;
+        let proxy = FaultProxy::start(&plane).await?;
+        let kubeconfig = proxy.kubeconfig(&kubeconfig, "replicas")?;
+        let certificate = serving_certificate(&plane)?;
+        let flags: Vec<&str> = certificate.flags.iter().map(String::as_str).collect();
+        let flags = [&[&*lease, &*ALL_CONTROLLERS], &flags[..]].concat();
+        let mut replicas = Vec::new();
+        for pod in REPLICAS {
+            let replica = Daemon::start_with(&plane, &kubeconfig, pod, &flags, &[("POD_NAME", pod)]).await?;
+            replica.admin.wait_until_ready().await?;
+            replicas.push(replica);
+        }
+        plane
+            .service_account_kubeconfig(system.name(), "unprivileged", Vec::new())
+            .await?;
+        Ok(Self {
+            token: prometheus_token(&plane).await?,
+            unprivileged: token(&system, "unprivileged", None).await?,
+            serving_ca: certificate.ca,
+            replicas,
+            system,
+            proxy,
+            plane,
+        })
+    }
+
+    /// Writes a file that Prometheus reads.
+    fn file(&self, name: &str, content: &str) -> Result<PathBuf> {
+        let path = self.plane.folder().join(name);
+        fs::write(&path, content)?;
+        Ok(path)
+    }
+
+    /// Returns the documented scrape config, with static targets and the files of this test.
+    pub(super) fn documented_job(&self) -> Result<Value> {
+        let mut job = documented_scrape_config()?;
+        let fields = job.as_object_mut().context("the job is no object")?;
+        for field in ["kubernetes_sd_configs", "relabel_configs"] {
+            ensure!(fields.remove(field).is_some(), "the documented job has no {field}");
+        }
+        let targets: Vec<_> = self
+            .replicas
+            .iter()
+            .map(|replica| format!("127.0.0.1:{}", replica.admin.port))
+            .collect();
+        job["static_configs"] = json!([{"targets": targets, "labels": {"namespace": self.system.name()}}]);
+        job["tls_config"]["ca_file"] = json!(self.serving_ca);
+        job["authorization"]["credentials_file"] = json!(self.file("prometheus.token", &self.token)?);
+        Ok(job)
+    }
+
+    /// Returns jobs whose scrapes fail, with the error of each.
+    pub(super) fn failing_jobs(&self) -> Result<Vec<(Value, &'static str)>> {
+        let stranger = json!(self.file("stranger-ca.crt", &Authority::new()?.pem())?);
+        let unprivileged = json!({"credentials": self.unprivileged});
+        let wrong = json!({"credentials": "wrong"});
+        let table = [
+            ("anonymous", "authorization", "", Value::Null, "403 Forbidden"),
+            ("unprivileged", "authorization", "", unprivileged, "403 Forbidden"),
+            ("wrong-token", "authorization", "", wrong, "401 Unauthorized"),
+            (
+                "wrong-ca",
+                "tls_config",
+                "ca_file",
+                stranger,
+                "signed by unknown authority",
+            ),
+            (
+                "wrong-name",
+                "tls_config",
+                "server_name",
+                json!("a.b.svc"),
+                "certificate is valid for",
+            ),
+        ];
+        let jobs = table.into_iter().map(|(name, field, subfield, value, error)| {
+            let mut job = self.documented_job()?;
+            job["job_name"] = json!(name);
+            if subfield.is_empty() {
+                job[field] = value;
+            } else {
+                job[field][subfield] = value;
+            }
+            Ok((job, error))
+        });
+        jobs.collect()
+    }
+
+    /// Gives the controllers work that succeeds and work that fails, and interrupts the watches.
+    pub(super) async fn work(&self) -> Result<()> {
+        let fixture = NamespaceFixture::new(&self.plane, "work").await?;
+        fixture.ready_foo("web", 1).await?;
+        delete_owner(&fixture.namespace).await?;
+        let refused = NamespaceFixture::new(&self.plane, "refused").await?;
+        let quotas: Api<ResourceQuota> = refused.namespace.api();
+        let hard = json!({"count/deployments.apps": "0"});
+        let quota = json!({"metadata": {"name": "none"}, "spec": {"hard": hard}});
+        let quota = serde_json::from_value(quota)?;
+        quotas.create(&PostParams::default(), &quota).await?;
+        // No controller of this control plane writes the status, without which the quota rejects
+        // requests only after a timeout.
+        let status = json!({"status": {"hard": hard, "used": hard}});
+        let patch = Patch::Merge(status);
+        quotas.patch_status("none", &PatchParams::default(), &patch).await?;
+        refused.create_foo("web", "web", 1).await?;
+        self.proxy.reset();
+        Ok(())
+    }
+}
+
+/// Creates the account of Prometheus, grants it the rights of deploy/monitoring, and returns a
+/// token of it.
+async fn prometheus_token(plane: &ControlPlane) -> Result<String> {
+    let client = plane.client()?;
+    let component = component()?;
+    let binding = &component["ClusterRoleBinding portreeve:metrics-reader"];
+    let (namespace, account) = (
+        text(binding, "/subjects/0/namespace")?,
+        text(binding, "/subjects/0/name")?,
+    );
+    let object: NamespaceObject = serde_json::from_value(json!({"metadata": {"name": namespace}}))?;
+    Api::all(client.clone()).create(&PostParams::default(), &object).await?;
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+    let object = serde_json::from_value(json!({"metadata": {"name": account}}))?;
+    accounts.create(&PostParams::default(), &object).await?;
+    for key in [
+        "ClusterRole portreeve:metrics-reader",
+        "ClusterRoleBinding portreeve:metrics-reader",
+    ] {
+        manifests::apply(&client, &component[key], None, &PatchParams::apply("an-administrator")).await?;
+    }
+    token_of(&accounts, account, None).await
+}
+
+/// Deletes an owner, and waits until the garbage collector has deleted its dependent.
+async fn delete_owner(namespace: &Namespace) -> Result<()> {
+    let maps: Api<ConfigMap> = namespace.api();
+    let create = |object: Value| async {
+        let object = serde_json::from_value(object)?;
+        anyhow::Ok(maps.create(&PostParams::default(), &object).await?)
+    };
+    let owner = create(json!({"metadata": {"name": "owner"}})).await?;
+    let reference = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner.uid()});
+    create(json!({"metadata": {"name": "dependent", "ownerReferences": [reference]}})).await?;
+    maps.delete("owner", &DeleteParams::background()).await?;
+    eventually(LIMIT, "the dependent to be gone", || async {
+        ensure!(maps.get_opt("dependent").await?.is_none(), "it still exists");
+        anyhow::Ok(())
+    })
+    .await
+}
+
+/// Returns the job of the scrape config in docs/monitoring.md.
+pub(super) fn documented_scrape_config() -> Result<Value> {
+    let page = include_str!("../../../docs/monitoring.md");
+    let blocks = page
+        .split("```yaml\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next());
+    let mut configs = blocks.filter(|block| block.starts_with("scrape_configs:"));
+    let config = configs.next().context("docs/monitoring.md has no scrape config")?;
+    let config: Value = serde_saphyr::from_str(config)?;
+    Ok(config["scrape_configs"][0].clone())
+}
