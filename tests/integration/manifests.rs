@@ -72,7 +72,8 @@ fn overlay(name: &str) -> Result<Objects> {
     kustomization(&format!("kustomize/overlays/{name}"))
 }
 
-fn kustomization(folder: &str) -> Result<Objects> {
+/// Builds a kustomization, by its folder in deploy/ or its absolute path.
+pub(crate) fn kustomization(folder: &str) -> Result<Objects> {
     objects(&rendered("kustomize", &["build", folder])?)
 }
 

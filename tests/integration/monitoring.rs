@@ -3,6 +3,7 @@
 mod alerts;
 mod dashboard;
 mod environment;
+mod faults;
 mod manifests;
 mod prometheus;
 mod scrape;

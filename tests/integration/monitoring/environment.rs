@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace as NamespaceObject, ResourceQuota, ServiceAccount};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use portreeve_testing::{Authority, ControlPlane, FaultProxy, Namespace, eventually};
 use serde_json::{Value, json};
@@ -56,7 +56,10 @@ fn serving_certificate(plane: &ControlPlane) -> Result<ServingCertificate> {
 pub(super) struct Environment {
     pub(super) plane: ControlPlane,
     proxy: FaultProxy,
-    system: Namespace,
+    /// The namespace of the Lease.
+    pub(super) system: Namespace,
+    /// The kubeconfig of the replicas.
+    pub(super) kubeconfig: PathBuf,
     pub(super) replicas: Vec<Daemon>,
     serving_ca: PathBuf,
     /// A token of the account of Prometheus.
@@ -66,8 +69,8 @@ pub(super) struct Environment {
 }
 
 impl Environment {
-    /// Starts the replicas one after the other.
-    pub(super) async fn start() -> Result<Self> {
+    /// Starts the replicas one after the other, with these additional flags. The first one leads.
+    pub(super) async fn start(flags: &[&str]) -> Result<Self> {
         let plane = ControlPlane::start().await?;
         let system = plane.namespace("portreeve-system").await?;
         let force = PatchParams::apply("an-administrator").force();
@@ -84,8 +87,8 @@ impl Environment {
         let proxy = FaultProxy::start(&plane).await?;
         let kubeconfig = proxy.kubeconfig(&kubeconfig, "replicas")?;
         let certificate = serving_certificate(&plane)?;
-        let flags: Vec<&str> = certificate.flags.iter().map(String::as_str).collect();
-        let flags = [&[&*lease, &*ALL_CONTROLLERS], &flags[..]].concat();
+        let serving: Vec<&str> = certificate.flags.iter().map(String::as_str).collect();
+        let flags = [&[&*lease, &*ALL_CONTROLLERS], &serving[..], flags].concat();
         let mut replicas = Vec::new();
         for pod in REPLICAS {
             let replica = Daemon::start_with(&plane, &kubeconfig, pod, &flags, &[("POD_NAME", pod)]).await?;
@@ -100,6 +103,7 @@ impl Environment {
             unprivileged: token(&system, "unprivileged", None).await?,
             serving_ca: certificate.ca,
             replicas,
+            kubeconfig,
             system,
             proxy,
             plane,
@@ -172,21 +176,57 @@ impl Environment {
     pub(super) async fn work(&self) -> Result<()> {
         let fixture = NamespaceFixture::new(&self.plane, "work").await?;
         fixture.ready_foo("web", 1).await?;
-        delete_owner(&fixture.namespace).await?;
-        let refused = NamespaceFixture::new(&self.plane, "refused").await?;
-        let quotas: Api<ResourceQuota> = refused.namespace.api();
+        let dependents = self.delete_owner_of(1).await?;
+        eventually(LIMIT, "the dependent to be gone", || async {
+            let left = dependents.list(&ListParams::default().labels("dependent")).await?;
+            ensure!(left.items.is_empty(), "it still exists");
+            anyhow::Ok(())
+        })
+        .await?;
+        self.reject_deployments(1).await?;
+        self.proxy.reset();
+        Ok(())
+    }
+
+    /// Creates Foos whose Deployments a quota rejects.
+    pub(super) async fn reject_deployments(&self, foos: usize) -> Result<()> {
+        let fixture = NamespaceFixture::new(&self.plane, "refused").await?;
+        let quotas: Api<ResourceQuota> = fixture.namespace.api();
         let hard = json!({"count/deployments.apps": "0"});
         let quota = json!({"metadata": {"name": "none"}, "spec": {"hard": hard}});
         let quota = serde_json::from_value(quota)?;
         quotas.create(&PostParams::default(), &quota).await?;
         // No controller of this control plane writes the status, without which the quota rejects
         // requests only after a timeout.
-        let status = json!({"status": {"hard": hard, "used": hard}});
-        let patch = Patch::Merge(status);
-        quotas.patch_status("none", &PatchParams::default(), &patch).await?;
-        refused.create_foo("web", "web", 1).await?;
-        self.proxy.reset();
+        let status = Patch::Merge(json!({"status": {"hard": hard, "used": hard}}));
+        quotas.patch_status("none", &PatchParams::default(), &status).await?;
+        for number in 0..foos {
+            let name = format!("web-{number}");
+            fixture.create_foo(&name, &name, 1).await?;
+        }
         Ok(())
+    }
+
+    /// Deletes an owner, so that the garbage collector deletes its dependents, which have the label
+    /// `dependent`.
+    pub(super) async fn delete_owner_of(&self, dependents: usize) -> Result<Api<ConfigMap>> {
+        let maps: Api<ConfigMap> = self.plane.namespace("owned").await?.api();
+        let create = async |object: Value| {
+            let object = serde_json::from_value(object)?;
+            anyhow::Ok(maps.create(&PostParams::default(), &object).await?)
+        };
+        let owner = create(json!({"metadata": {"name": "owner"}})).await?;
+        let reference = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner.uid()});
+        for number in 0..dependents {
+            create(json!({"metadata": {
+                "name": format!("dependent-{number}"),
+                "labels": {"dependent": "true"},
+                "ownerReferences": [reference],
+            }}))
+            .await?;
+        }
+        maps.delete("owner", &DeleteParams::background()).await?;
+        Ok(maps)
     }
 }
 
@@ -205,31 +245,14 @@ async fn prometheus_token(plane: &ControlPlane) -> Result<String> {
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
     let object = serde_json::from_value(json!({"metadata": {"name": account}}))?;
     accounts.create(&PostParams::default(), &object).await?;
-    for key in [
-        "ClusterRole portreeve:metrics-reader",
-        "ClusterRoleBinding portreeve:metrics-reader",
-    ] {
-        manifests::apply(&client, &component[key], None, &PatchParams::apply("an-administrator")).await?;
-    }
+    // The roles are in the namespace of the documented overlay.
+    let replicas = text(&component["Role portreeve:metrics-discovery"], "/metadata/namespace")?;
+    let object: NamespaceObject = serde_json::from_value(json!({"metadata": {"name": replicas}}))?;
+    Api::all(client.clone()).create(&PostParams::default(), &object).await?;
+    let roles = component.iter().filter(|(key, _)| key.contains("Role"));
+    let roles: Vec<_> = roles.map(|(_, role)| role.to_string()).collect();
+    rbac::apply_and_wait_for(&client, namespace, account, &roles.join("\n---\n")).await?;
     token_of(&accounts, account, None).await
-}
-
-/// Deletes an owner, and waits until the garbage collector has deleted its dependent.
-async fn delete_owner(namespace: &Namespace) -> Result<()> {
-    let maps: Api<ConfigMap> = namespace.api();
-    let create = |object: Value| async {
-        let object = serde_json::from_value(object)?;
-        anyhow::Ok(maps.create(&PostParams::default(), &object).await?)
-    };
-    let owner = create(json!({"metadata": {"name": "owner"}})).await?;
-    let reference = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner.uid()});
-    create(json!({"metadata": {"name": "dependent", "ownerReferences": [reference]}})).await?;
-    maps.delete("owner", &DeleteParams::background()).await?;
-    eventually(LIMIT, "the dependent to be gone", || async {
-        ensure!(maps.get_opt("dependent").await?.is_none(), "it still exists");
-        anyhow::Ok(())
-    })
-    .await
 }
 
 /// Returns the job of the scrape config in docs/monitoring.md.

@@ -1,6 +1,8 @@
 //! The manifests of deploy/monitoring: the kustomize component and the chart render the same
 //! objects, and the apiserver and the operator's schemas accept them.
 
+use std::{fs, process::Command};
+
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Service;
 use kube::api::PatchParams;
@@ -10,16 +12,18 @@ use serde_json::{Value, json};
 use super::{text, tools};
 use crate::{
     fixtures::{LIMIT, manifests},
-    manifests::{Objects, chart, custom_kustomization, ensure_same, remove_keep_annotations},
+    manifests::{Objects, chart, custom_kustomization, ensure_same, kustomization, remove_keep_annotations, root},
 };
 
 /// The objects of deploy/monitoring.
-const OBJECTS: [&str; 7] = [
+const OBJECTS: [&str; 9] = [
     "ClusterRole portreeve:metrics-reader",
     "ClusterRoleBinding portreeve:metrics-reader",
     "ConfigMap portreeve-dashboard",
     "NetworkPolicy portreeve",
     "PrometheusRule portreeve",
+    "Role portreeve:metrics-discovery",
+    "RoleBinding portreeve:metrics-discovery",
     "Service portreeve",
     "ServiceMonitor portreeve",
 ];
@@ -61,6 +65,36 @@ fn the_component_and_the_chart_render_the_same_objects() -> Result<()> {
     Ok(())
 }
 
+/// The pages and the overlays show the same lines, which are commented out in the overlays.
+#[test]
+fn the_documented_lines_switch_the_component_on() -> Result<()> {
+    let lines = "components:\n- ../../../monitoring\n";
+    for page in [
+        include_str!("../../../README.md"),
+        include_str!("../../../docs/monitoring.md"),
+    ] {
+        ensure!(page.contains(&format!("```yaml\n{lines}```")), "{page}");
+    }
+    let commented = lines.replace("components", "# components").replace("- ..", "# - ..");
+    let copy = tempfile::tempdir()?;
+    let copied = Command::new("cp")
+        .arg("-R")
+        .args([&root().join("deploy"), copy.path()])
+        .status()?;
+    ensure!(copied.success(), "{copied}");
+    for name in ["default", "bare-control-plane"] {
+        let overlay = copy.path().join("deploy/kustomize/overlays").join(name);
+        let file = overlay.join("kustomization.yaml");
+        let text = fs::read_to_string(&file)?;
+        ensure!(text.contains(&commented), "{text}");
+        fs::write(&file, text.replace(&commented, lines))?;
+        let objects = kustomization(&overlay.display().to_string())?;
+        let missing: Vec<_> = OBJECTS.iter().filter(|key| !objects.contains_key(**key)).collect();
+        ensure!(missing.is_empty(), "{missing:?}");
+    }
+    Ok(())
+}
+
 #[test]
 fn the_prometheus_rule_has_the_rules_of_the_plain_file() -> Result<()> {
     let file: Value = serde_saphyr::from_str(&super::source("rules.yaml")?)?;
@@ -98,8 +132,13 @@ fn values_switch_off_each_part_and_name_the_prometheus() -> Result<()> {
             "monitoring.serviceMonitor.authorization.credentials.key=token",
         ],
     )?;
-    let subject = &objects["ClusterRoleBinding portreeve:metrics-reader"]["subjects"][0];
-    ensure!(*subject == json!({"kind": "ServiceAccount", "name": "scraper", "namespace": "observability"}));
+    let scraper = json!([{"kind": "ServiceAccount", "name": "scraper", "namespace": "observability"}]);
+    for binding in [
+        "ClusterRoleBinding portreeve:metrics-reader",
+        "RoleBinding portreeve:metrics-discovery",
+    ] {
+        ensure!(objects[binding]["subjects"] == scraper, "{:#}", objects[binding]);
+    }
     let peer = &objects["NetworkPolicy portreeve"]["spec"]["ingress"][0]["from"][0];
     let namespace = "/namespaceSelector/matchLabels/kubernetes.io~1metadata.name";
     ensure!(text(peer, namespace)? == "observability", "{peer}");
@@ -124,7 +163,7 @@ async fn the_apiserver_accepts_every_object_with_the_schemas_of_the_prometheus_o
     let client = plane.client()?;
     let force = PatchParams::apply("an-administrator").force();
     for file in ["servicemonitors.yaml", "prometheusrules.yaml"] {
-        let crd = std::fs::read_to_string(tools::operator_crds()?.join(file))?;
+        let crd = fs::read_to_string(tools::operator_crds()?.join(file))?;
         manifests::apply(&client, &serde_saphyr::from_str(&crd)?, None, &force).await?;
     }
     let [with, _] = overlays()?;

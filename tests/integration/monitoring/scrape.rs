@@ -97,7 +97,7 @@ fn promtool_accepts_the_documented_scrape_config_which_agrees_with_the_service_m
 
 #[tokio::test]
 async fn prometheus_scrapes_three_replicas_and_has_data_for_every_alert_and_panel() -> Result<()> {
-    let environment = Environment::start().await?;
+    let environment = Environment::start(&[]).await?;
     let failing = environment.failing_jobs()?;
     let mut jobs = vec![environment.documented_job()?];
     jobs.extend(failing.iter().map(|(job, _)| job.clone()));
