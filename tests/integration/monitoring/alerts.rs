@@ -51,6 +51,12 @@ fn each_alert_says_what_is_wrong_and_where_the_remedy_is() -> Result<()> {
         ensure!(["critical", "warning"].contains(&severity), "{name}: {severity}");
         let link = format!("docs/monitoring.md#{}", name.to_lowercase());
         ensure!(text(rule, "/annotations/runbook")? == link, "{rule:#}");
+        let row = format!(
+            "\n| [{name}](#{}) | {severity} | {} |\n",
+            name.to_lowercase(),
+            text(rule, "/for")?.replace('m', " min")
+        );
+        ensure!(page.contains(&row), "docs/monitoring.md has no row {row}");
         ensure!(
             page.contains(&format!("\n### {name}\n")),
             "docs/monitoring.md has no section {name}"

@@ -93,6 +93,9 @@ impl Environment {
         for pod in REPLICAS {
             let replica = Daemon::start_with(&plane, &kubeconfig, pod, &flags, &[("POD_NAME", pod)]).await?;
             replica.admin.wait_until_ready().await?;
+            if replicas.is_empty() {
+                replica.wait_for_line(&["acquired the lease"]).await?;
+            }
             replicas.push(replica);
         }
         plane

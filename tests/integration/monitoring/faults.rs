@@ -1,16 +1,18 @@
 //! Real faults fulfil the conditions of alerts. The unit tests of the rules show how long they must
 //! last.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use k8s_openapi::{api::coordination::v1::Lease, apimachinery::pkg::apis::meta::v1::MicroTime};
 use kube::{
     Api,
     api::{Patch, PatchParams},
 };
+use portreeve_testing::{ControlPlane, eventually};
 use serde_json::json;
 
 use super::{environment::Environment, prometheus::Prometheus, rules, text};
+use crate::fixtures::{LIMIT, daemon::Daemon};
 
 /// Few failures exhaust the retry budget, and few deletions trip the breaker.
 const TIGHT_LIMITS: [&str; 3] = ["--retry-qps=0.1", "--retry-burst=1", "--gc-max-deletions-per-minute=3"];
@@ -72,4 +74,25 @@ async fn conditions_of_alerts_hold_during_real_faults() -> Result<()> {
     wait_for(&prometheus, &["PortreeveNoLeader"]).await?;
     environment.replicas.clear();
     wait_for(&prometheus, &["PortreeveDown"]).await
+}
+
+/// The section about `PortreeveInformerStale` says so.
+#[tokio::test]
+async fn the_informer_of_a_resource_without_a_definition_is_not_synced() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let daemon = Daemon::start(&plane, "undefined-daemon", &["--controllers=foo"]).await?;
+    let series = |resource: &str, synced: u8| format!("portreeve_informer_synced{{resource=\"{resource}\"}} {synced}");
+    let expected = [
+        series("deployments.v1.apps", 1),
+        series("foos.v1alpha1.samplecontroller.k8s.io", 0),
+    ];
+    eventually(LIMIT, "the state of both informers", || async {
+        let metrics = daemon.admin.metrics().await?.0;
+        let missing = expected
+            .iter()
+            .find(|line| !metrics.lines().any(|found| found == *line));
+        ensure!(missing.is_none(), "{missing:?} is not in {metrics}");
+        anyhow::Ok(())
+    })
+    .await
 }

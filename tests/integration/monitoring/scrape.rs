@@ -114,6 +114,11 @@ async fn prometheus_scrapes_three_replicas_and_has_data_for_every_alert_and_pane
     for (job, expected) in &failing {
         let error = prometheus.wait_for_scrape_error(text(job, "/job_name")?).await?;
         ensure!(error.contains(expected), "{job}: {error}");
+        let page = include_str!("../../../docs/monitoring.md");
+        ensure!(
+            page.contains(&format!("{expected} ")),
+            "docs/monitoring.md does not explain {expected}"
+        );
     }
     ensure_rules_work(&prometheus).await?;
     ensure_dashboard_works(&prometheus).await?;
