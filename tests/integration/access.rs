@@ -4,6 +4,7 @@ mod connections;
 mod kubernetes;
 mod outage;
 mod pages;
+mod profile;
 
 use anyhow::{Result, ensure};
 use http::StatusCode;

@@ -19,12 +19,14 @@ use crate::{
     feature_gates::{Feature, is_enabled},
     logging,
     options::Config,
+    profile,
 };
 
 /// The paths that `/statusz` lists.
-const PATHS: [&str; 8] = [
+const PATHS: [&str; 9] = [
     "/configz",
     "/debug/controllers",
+    profile::PATH,
     "/flagz",
     "/healthz",
     "/livez",
@@ -54,7 +56,8 @@ pub(crate) fn routes(pages: DebugPages) -> Router {
         .with_state(pages)
 }
 
-/// Returns the routes of `/configz`, `/flagz`, `/statusz` and `/debug/flags/v`.
+/// Returns the routes of `/configz`, `/flagz`, `/statusz`, `/debug/flags/v` and
+/// `/debug/pprof/profile`.
 pub(crate) fn about_the_process(config: &Config) -> Router {
     let gates = &config.options.manager.feature_gates;
     let pages = ZPages {
@@ -67,6 +70,7 @@ pub(crate) fn about_the_process(config: &Config) -> Router {
     let verbosity = put(set_verbosity).layer(DefaultBodyLimit::max(LONGEST_BODY));
     configz(&config.effective)
         .merge(pages.routes())
+        .merge(profile::routes())
         .route("/debug/flags/v", verbosity)
 }
 

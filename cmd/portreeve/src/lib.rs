@@ -10,6 +10,7 @@ mod logging;
 mod manifests;
 mod open_files;
 mod options;
+mod profile;
 mod registry;
 mod serving;
 mod serving_certificate;

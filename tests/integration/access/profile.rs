@@ -1,0 +1,129 @@
+//! CPU profiles of the daemon.
+
+use std::{fs, process::Command, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use http::{Request, StatusCode, header};
+use kube::client::Body;
+use portreeve_testing::{ControlPlane, Signal, eventually};
+use tokio::{task::JoinSet, time::timeout};
+
+use super::{Credentials, NOTHING, account_token, ensure_status, rule};
+use crate::fixtures::{
+    LIMIT,
+    admin::{Admin, send},
+    daemon::Daemon,
+};
+
+const PROFILE: &str = "/debug/pprof/profile";
+
+/// Takes a profile of one second.
+async fn take(admin: Admin, token: &str) -> Result<Vec<u8>> {
+    let mut config = admin.config()?;
+    config.accept_invalid_certs = true;
+    let request = Request::get(format!("{PROFILE}?seconds=1"));
+    let request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+    let response = send(config, request.body(Body::empty())?).await?;
+    let status = response.status();
+    let body = response.into_body();
+    ensure!(status == StatusCode::OK, "{status}: {}", String::from_utf8_lossy(&body));
+    Ok(body)
+}
+
+/// Returns what `go tool pprof` reads in a profile.
+fn read(plane: &ControlPlane, profile: &[u8]) -> Result<String> {
+    let file = plane.folder().join("profile.pb.gz");
+    fs::write(&file, profile)?;
+    let mut command = Command::new("go");
+    let output = command.args(["tool", "pprof", "-raw"]).arg(&file).output();
+    let output = output.context("failed to run go")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {errors}", output.status);
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+#[tokio::test]
+async fn a_profile_names_the_functions_that_run() -> Result<()> {
+    let plane = ControlPlane::shared().await;
+    let system = plane.namespace("profile").await?;
+    let daemon = Daemon::start_closed(plane, plane.kubeconfig(), "profiled-daemon", &[NOTHING]).await?;
+    daemon.admin.wait_until_ready().await?;
+    let token = account_token(plane, &system, "developer", vec![rule(&[PROFILE])]).await?;
+    let Credentials::Token(token) = token else {
+        unreachable!()
+    };
+    let admin = daemon.admin;
+    // Handshakes and probes are the work.
+    let work = async {
+        loop {
+            admin.ensure_passing("/livez").await?;
+        }
+        #[expect(unreachable_code, reason = "the type of the error")]
+        anyhow::Ok(())
+    };
+    let profile = tokio::select! {
+        profile = take(admin, &token) => profile?,
+        failed = work => return failed,
+    };
+    let text = read(plane, &profile)?;
+    for part in [
+        "PeriodType: cpu nanoseconds",
+        "Period: 10000000",
+        "samples/count cpu/nanoseconds",
+        "portreeve_serving::",
+        "rustls::",
+        // Stacks reach the start of the thread.
+        "Server>::run",
+    ] {
+        ensure!(text.contains(part), "{part} is not in {text}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_profile_is_taken_at_a_time_and_ends_with_its_client() -> Result<()> {
+    let plane = ControlPlane::shared().await;
+    let system = plane.namespace("profile").await?;
+    let daemon = Daemon::start_closed(plane, plane.kubeconfig(), "busy-profiler", &[NOTHING]).await?;
+    daemon.admin.wait_until_ready().await?;
+    let credentials = account_token(plane, &system, "developer", vec![rule(&[PROFILE])]).await?;
+    let Credentials::Token(token) = credentials.clone() else {
+        unreachable!()
+    };
+    let admin = daemon.admin;
+    ensure_status(&admin, PROFILE, &Credentials::None, 403).await?;
+    let longest = format!("{PROFILE}?seconds=300");
+    for seconds in ["0", "301", "x"] {
+        let text = ensure_status(&admin, &format!("{PROFILE}?seconds={seconds}"), &credentials, 400).await?;
+        ensure!(text.contains("from 1 to 300"), "{text}");
+    }
+    let mut first = JoinSet::new();
+    let (path, client) = (longest.clone(), credentials.clone());
+    first.spawn(async move { admin.get_as(&path, &client).await });
+    daemon.wait_for_line(&["started CPU profile", "seconds=300"]).await?;
+    let text = ensure_status(&admin, &longest, &credentials, 409).await?;
+    ensure!(text.contains("another one is being taken"), "{text}");
+    for path in ["/livez", "/readyz"] {
+        ensure_status(&admin, path, &Credentials::None, 200).await?;
+    }
+    ensure!(first.try_join_next().is_none(), "the first profile ended too early");
+    first.shutdown().await;
+    let next = eventually(LIMIT, "the first profile to end", || take(admin, &token)).await?;
+    ensure!(!next.is_empty());
+
+    // A profile does not delay the shutdown.
+    let client = credentials.clone();
+    first.spawn(async move { admin.get_as(&longest, &client).await });
+    let started = || async {
+        let log = daemon.log()?;
+        let profiles = log.lines().filter(|line| line.contains("seconds=300"));
+        ensure!(profiles.count() == 2);
+        anyhow::Ok(())
+    };
+    eventually(LIMIT, "the last profile to start", started).await?;
+    daemon.process.signal(Signal::TERM)?;
+    let status = daemon.process.wait(LIMIT).await?;
+    ensure!(status.code() == Some(0), "{status}");
+    timeout(Duration::from_secs(1), first.shutdown()).await?;
+    Ok(())
+}
