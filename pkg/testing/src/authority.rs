@@ -51,17 +51,9 @@ impl Authority {
     /// # Errors
     /// Returns an error if the certificate cannot be created.
     pub fn server_certificate(&self) -> Result<IssuedCertificate> {
-        self.server_certificate_for(&["127.0.0.1", "localhost"])
-    }
-
-    /// Issues a certificate for a server with these host names and IP addresses.
-    ///
-    /// # Errors
-    /// Returns an error if a name is invalid or the certificate cannot be created.
-    pub fn server_certificate_for(&self, names: &[&str]) -> Result<IssuedCertificate> {
-        let names: Vec<_> = names.iter().copied().map(str::to_owned).collect();
-        let mut params = CertificateParams::new(names).context("failed to create the parameters of a certificate")?;
-        params.distinguished_name.push(DnType::CommonName, "server");
+        let mut params = CertificateParams::new(["127.0.0.1".to_owned(), "localhost".to_owned()])
+            .context("failed to create the parameters of a certificate")?;
+        params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         self.issue(params)
     }

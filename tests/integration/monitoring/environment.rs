@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace as NamespaceObject, ResourceQuota, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace as NamespaceObject, ResourceQuota, Secret, ServiceAccount};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
@@ -25,31 +25,29 @@ use crate::fixtures::{
 pub(super) const SERVER_NAME: &str = "portreeve.portreeve-system.svc";
 const REPLICAS: [&str; 3] = ["portreeve-a", "portreeve-b", "portreeve-c"];
 
-/// The serving certificate of the replicas.
-struct ServingCertificate {
-    /// The file of its CA.
-    ca: PathBuf,
-    /// The flags of the replicas that use it.
-    flags: Vec<String>,
+/// The flags with which the leader issues the serving certificate.
+fn certificate_flags(namespace: &str) -> [String; 3] {
+    [
+        format!("--tls-secret={namespace}/portreeve-serving"),
+        format!("--tls-issue-names={SERVER_NAME}"),
+        format!("--tls-ca-config-map={namespace}/portreeve-serving-ca"),
+    ]
 }
 
-/// Issues a serving certificate for the name of the Service.
-fn serving_certificate(plane: &ControlPlane) -> Result<ServingCertificate> {
-    let authority = Authority::new()?;
-    let issued = authority.server_certificate_for(&[SERVER_NAME])?;
-    let write = |name: &str, text: &str| {
-        let path = plane.folder().join(name);
-        fs::write(&path, text).map(|()| path)
-    };
-    let certificate = write("serving.crt", &issued.certificate)?;
-    let key = write("serving.key", &issued.key)?;
-    Ok(ServingCertificate {
-        ca: write("serving-ca.crt", &authority.pem())?,
-        flags: vec![
-            format!("--tls-cert-file={}", certificate.display()),
-            format!("--tls-private-key-file={}", key.display()),
-        ],
-    })
+/// Creates the objects of the serving certificate, empty as deploy/ ships them.
+async fn create_certificate_objects(system: &Namespace) -> Result<()> {
+    let secret = serde_json::from_value(json!({"metadata": {"name": "portreeve-serving"}}))?;
+    system.api::<Secret>().create(&PostParams::default(), &secret).await?;
+    let map = serde_json::from_value(json!({"metadata": {"name": "portreeve-serving-ca"}}))?;
+    system.api::<ConfigMap>().create(&PostParams::default(), &map).await?;
+    Ok(())
+}
+
+/// Returns the published CA.
+async fn published_ca(system: &Namespace) -> Result<String> {
+    let map = system.api::<ConfigMap>().get("portreeve-serving-ca").await?;
+    let authority = map.data.and_then(|mut data| data.remove("ca.crt"));
+    authority.context("no CA is published")
 }
 
 /// Three replicas, the account of Prometheus, and an account without rights.
@@ -79,20 +77,26 @@ impl Environment {
         }
         let lease = format!("--leader-elect-resource-namespace={}", system.name());
         let within = format!("--namespace={}", system.name());
-        let rights = printed(&["rbac", &ALL_CONTROLLERS, &within, &lease])?;
+        create_certificate_objects(&system).await?;
+        let certificate = certificate_flags(system.name());
+        let certificate = certificate.each_ref().map(String::as_str);
+        let rights = printed(&[&["rbac", &ALL_CONTROLLERS, &within, &lease], &certificate[..]].concat())?;
         rbac::apply_and_wait(system.client(), system.name(), &rights).await?;
         let kubeconfig = plane
             .service_account_kubeconfig(system.name(), rbac::ACCOUNT, Vec::new())
             .await?;
         let proxy = FaultProxy::start(&plane).await?;
         let kubeconfig = proxy.kubeconfig(&kubeconfig, "replicas")?;
-        let certificate = serving_certificate(&plane)?;
-        let serving: Vec<&str> = certificate.flags.iter().map(String::as_str).collect();
-        let flags = [&[&*lease, &*ALL_CONTROLLERS], &serving[..], flags].concat();
+        let flags = [&[&*lease, &*ALL_CONTROLLERS], &certificate[..], flags].concat();
         let mut replicas = Vec::new();
         for pod in REPLICAS {
             let replica = Daemon::start_with(&plane, &kubeconfig, pod, &flags, &[("POD_NAME", pod)]).await?;
             replica.admin.wait_until_ready().await?;
+            let has_certificate = |_, text: &str| text.contains("[+]servingCertificate ok\n");
+            replica
+                .admin
+                .wait_until_readyz("a certificate", has_certificate)
+                .await?;
             if replicas.is_empty() {
                 replica.wait_for_line(&["acquired the lease"]).await?;
             }
@@ -101,10 +105,12 @@ impl Environment {
         plane
             .service_account_kubeconfig(system.name(), "unprivileged", Vec::new())
             .await?;
+        let serving_ca = plane.folder().join("serving-ca.crt");
+        fs::write(&serving_ca, published_ca(&system).await?)?;
         Ok(Self {
             token: prometheus_token(&plane).await?,
             unprivileged: token(&system, "unprivileged", None).await?,
-            serving_ca: certificate.ca,
+            serving_ca,
             replicas,
             kubeconfig,
             system,
