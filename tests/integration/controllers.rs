@@ -87,6 +87,7 @@ type Build = fn(&Context<'_>) -> Result<Registrations, BuildError>;
 pub(crate) const fn descriptor(name: &'static str, flags: fn() -> Vec<clap::Arg>, build: Build) -> Descriptor {
     Descriptor {
         name,
+        log_target: module_path!(),
         aliases: &[],
         on_by_default: true,
         crds: &[],

@@ -27,6 +27,7 @@ const OPEN_PAGES: &str = "--authorization-always-allow-paths=/debug/controllers,
 /// failing resources that the page `found` sets.
 const DEBUG_PAGES_CONTROLLER: &[Descriptor] = &[Descriptor {
     name: "showman-controller",
+    log_target: module_path!(),
     aliases: &[],
     on_by_default: true,
     crds: &[],

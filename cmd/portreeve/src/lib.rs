@@ -260,6 +260,7 @@ fn daemon(config: Config, known: &'static [Descriptor], log: &mut Option<WorkerG
     *log = Some(logging::init(
         config.options.logging.logging_format,
         config.options.logging.v,
+        known.iter().map(|controller| controller.log_target).collect(),
     ));
     std::panic::set_hook(Box::new(|panic| tracing::error!(err = %panic, "panicked")));
     open_files::raise_limit();

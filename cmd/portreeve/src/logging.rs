@@ -35,7 +35,15 @@ use self::json::Json;
 pub(crate) use self::queue::{finish, register};
 
 /// The levels of the log, which is one for the whole process.
-static LEVELS: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
+static LEVELS: OnceLock<Levels> = OnceLock::new();
+
+/// The crates that may log too much, with the highest level at every verbosity.
+const CAPS: [(&str, LevelFilter); 2] = [("kube_client", LevelFilter::ERROR), ("h2", LevelFilter::WARN)];
+
+struct Levels {
+    handle: reload::Handle<Targets, Registry>,
+    controllers: Vec<&'static str>,
+}
 
 /// The format of log lines: `--logging-format`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -49,11 +57,13 @@ pub(crate) enum Format {
 
 /// Sends the logs of the whole process to stderr.
 ///
+/// `-v` applies to the targets of the `controllers` as to Portreeve's own.
+///
 /// Only the first call has an effect: a process that has already set up its logs, such as a test,
 /// keeps them. Pass the result to [`finish`] at the end of the process.
-pub(crate) fn init(format: Format, verbosity: u8) -> WorkerGuard {
+pub(crate) fn init(format: Format, verbosity: u8, controllers: Vec<&'static str>) -> WorkerGuard {
     let (queue, guard) = queue::start();
-    let (levels, handle) = reload::Layer::new(filter(verbosity));
+    let (levels, handle) = reload::Layer::new(filter(verbosity, &controllers));
     let registry = tracing_subscriber::registry().with(levels);
     let result = match format {
         Format::Text => {
@@ -76,7 +86,7 @@ pub(crate) fn init(format: Format, verbosity: u8) -> WorkerGuard {
         tracing::debug!("keeping the existing log setup");
     } else {
         // Only the first call gets here.
-        LEVELS.set(handle).ok();
+        LEVELS.set(Levels { handle, controllers }).ok();
     }
     guard
 }
@@ -88,7 +98,8 @@ pub(crate) fn init(format: Format, verbosity: u8) -> WorkerGuard {
 /// Returns an error if another component has set up the log.
 pub(crate) fn set_verbosity(verbosity: u8) -> Result<(), SetVerbosityError> {
     let levels = LEVELS.get().ok_or(SetVerbosityError)?;
-    levels.reload(filter(verbosity)).map_err(|_| SetVerbosityError)
+    let filter = filter(verbosity, &levels.controllers);
+    levels.handle.reload(filter).map_err(|_| SetVerbosityError)
 }
 
 /// The verbosity cannot be changed.
@@ -98,12 +109,12 @@ pub(crate) struct SetVerbosityError;
 
 /// Returns the levels that a verbosity shows.
 ///
-/// | `-v` | ours | other crates |
-/// |------|------|--------------|
-/// | 0–3  | info | warn         |
-/// | 4–5  | debug | warn        |
-/// | 6–7  | trace | warn        |
-/// | 8–   | trace | debug       |
+/// | `-v` | our crates and the controllers | other crates |
+/// |------|--------------------------------|--------------|
+/// | 0–3  | info                           | warn         |
+/// | 4–5  | debug                          | warn         |
+/// | 6–7  | trace                          | warn         |
+/// | 8–   | trace                          | debug        |
 ///
 /// Other crates are never shown at trace, where HTTP and TLS stacks print headers and bytes,
 /// including bearer tokens. Two crates log too much at lower levels and are capped at every
@@ -114,7 +125,7 @@ pub(crate) struct SetVerbosityError;
 ///   error, and the caller gets every failure anyway.
 /// - `h2` prints decoded header frames at debug. No code here uses HTTP/2 today, so this cap is a
 ///   precaution.
-fn filter(verbosity: u8) -> Targets {
+fn filter(verbosity: u8, controllers: &[&'static str]) -> Targets {
     let ours = match verbosity {
         0..=3 => LevelFilter::INFO,
         4..=5 => LevelFilter::DEBUG,
@@ -125,11 +136,17 @@ fn filter(verbosity: u8) -> Targets {
     } else {
         LevelFilter::DEBUG
     };
+    // A target names everything that begins with it.
+    let is_capped = |target: &str| {
+        CAPS.iter()
+            .any(|(capped, _)| target.starts_with(capped) || capped.starts_with(target))
+    };
+    let controllers = controllers.iter().filter(|target| !is_capped(target));
+    let ours = controllers.chain([&"portreeve"]).map(|target| (*target, ours));
     Targets::new()
         .with_default(others)
-        .with_target("portreeve", ours)
-        .with_target("kube_client", LevelFilter::ERROR)
-        .with_target("h2", LevelFilter::WARN)
+        .with_targets(ours)
+        .with_targets(CAPS)
 }
 
 /// Formats fields for people: the message, then `name=value`, with texts quoted and their control
@@ -247,7 +264,7 @@ mod tests {
     fn each_verbosity_shows_its_levels() {
         let most_verbose = |verbosity, target| {
             let levels = [Level::TRACE, Level::DEBUG, Level::INFO, Level::WARN, Level::ERROR];
-            let filter = filter(verbosity);
+            let filter = filter(verbosity, &["copies", "kube_client::mine", "", "h"]);
             levels
                 .into_iter()
                 .find(|level| filter.would_enable(target, level))
@@ -267,14 +284,13 @@ mod tests {
         for (verbosity, ours, others) in rows {
             assert_eq!(most_verbose(verbosity, "portreeve_foo::decide"), ours, "-v {verbosity}");
             assert_eq!(most_verbose(verbosity, "portreeve"), ours, "-v {verbosity}");
+            assert_eq!(most_verbose(verbosity, "copies::reconciler"), ours, "-v {verbosity}");
             assert_eq!(most_verbose(verbosity, "hyper::proto::h1"), others, "-v {verbosity}");
             assert_eq!(most_verbose(verbosity, "rustls::server::hs"), others, "-v {verbosity}");
             assert_eq!(most_verbose(verbosity, "h2::codec"), Level::WARN, "-v {verbosity}");
-            assert_eq!(
-                most_verbose(verbosity, "kube_client::client"),
-                Level::ERROR,
-                "-v {verbosity}"
-            );
+            for target in ["kube_client::client", "kube_client::mine"] {
+                assert_eq!(most_verbose(verbosity, target), Level::ERROR, "-v {verbosity}");
+            }
         }
     }
 }

@@ -52,6 +52,7 @@ const JOB_RULE: Rule = Rule {
 /// The descriptor of crontab-controller.
 pub const CRONTAB: Descriptor = Descriptor {
     name: "crontab-controller",
+    log_target: module_path!(),
     aliases: &["crontab"],
     on_by_default: true,
     crds: &[include_str!("../../../deploy/crds/crontab-controller.yaml")],
@@ -86,6 +87,7 @@ pub const CRONTAB: Descriptor = Descriptor {
 /// The descriptor of cronjob-controller.
 pub const CRONJOB: Descriptor = Descriptor {
     name: "cronjob-controller",
+    log_target: module_path!(),
     aliases: &["cronjob"],
     // Most clusters run kube-controller-manager, which already has this controller.
     on_by_default: false,

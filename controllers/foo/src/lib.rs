@@ -33,6 +33,7 @@ const FIELD_MANAGER: &str = "sample-controller";
 /// The descriptor of foo-controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "foo-controller",
+    log_target: module_path!(),
     aliases: &["foo"],
     on_by_default: true,
     crds: &[include_str!("../../../deploy/crds/foo-controller.yaml")],

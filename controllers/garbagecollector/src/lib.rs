@@ -20,6 +20,7 @@ const LIMIT: &str = "gc-max-deletions-per-minute";
 /// Describes the controller to the manager.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "garbage-collector-controller",
+    log_target: module_path!(),
     aliases: &["garbagecollector"],
     // Most clusters already run a garbage collector.
     on_by_default: false,

@@ -23,6 +23,7 @@ const CONCURRENCY: &str = "concurrent-ttl-after-finished-syncs";
 /// The descriptor of ttl-after-finished-controller.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "ttl-after-finished-controller",
+    log_target: module_path!(),
     aliases: &["ttl-after-finished"],
     // Most clusters run kube-controller-manager, which already has this controller.
     on_by_default: false,

@@ -16,6 +16,7 @@ const CONFIG_MAPS: Resource = Resource::namespaced("", "v1", "ConfigMap", "confi
 /// The descriptor of the controller, for `portreeve::main`.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "copy-controller",
+    log_target: module_path!(),
     aliases: &["copy"],
     on_by_default: true,
     crds: &[],
@@ -79,7 +80,11 @@ impl Reconciler for CopyReconciler {
             .metadata
             .controller()
             .is_some_and(|owner| *owner.uid == *original.metadata.uid);
-        if !ours || present.data == original.data {
+        if !ours {
+            tracing::debug!("left a ConfigMap that the original does not control");
+            return Plan::nothing();
+        }
+        if present.data == original.data {
             return Plan::nothing();
         }
         let Metadata {

@@ -2,5 +2,5 @@
 //! contains those of `portreeve::CONTROLLERS`.
 
 fn main() -> std::process::ExitCode {
-    portreeve::main(&[portreeve_example::DESCRIPTOR])
+    portreeve::main(&[copy_controller::DESCRIPTOR])
 }

@@ -2,11 +2,11 @@
 
 use std::{path::Path, time::Duration};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Patch, PatchParams, PostParams};
 use portreeve_testing::{ControlPlane, eventually};
-use serde_json::json;
+use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -15,10 +15,16 @@ async fn copy_of_a_labelled_config_map_is_created_and_repaired() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let kubeconfig = plane.kubeconfig().to_string_lossy().into_owned();
     let program = Path::new(env!("CARGO_BIN_EXE_portreeve-example"));
-    let _daemon = plane.spawn(
+    let daemon = plane.spawn(
         "example",
         program,
-        &["--kubeconfig", &kubeconfig, "--secure-port=0"],
+        &[
+            "--kubeconfig",
+            &kubeconfig,
+            "--secure-port=0",
+            "-v=4",
+            "--logging-format=json",
+        ],
         &[],
     )?;
     let namespace = plane.namespace("copies").await?;
@@ -45,5 +51,19 @@ async fn copy_of_a_labelled_config_map_is_created_and_repaired() -> Result<()> {
     maps.patch("copy", &PatchParams::default(), &Patch::Merge(drift))
         .await?;
     eventually(LIMIT, "the copy to be repaired", copied("hello")).await?;
+
+    // `-v` applies to the crate of the controller, whatever its name is.
+    let taken = json!({"metadata": {"name": "taken"}});
+    maps.create(&PostParams::default(), &serde_json::from_value(taken)?)
+        .await?;
+    let label = json!({"metadata": {"labels": {"example.dev/copy-to": "taken"}}});
+    maps.patch("original", &PatchParams::default(), &Patch::Merge(label))
+        .await?;
+    let is_wanted = |line: &str| line.contains("left a ConfigMap");
+    let line = daemon.wait_for_log(LIMIT, is_wanted).await?;
+    let line: Value = serde_json::from_str(&line)?;
+    ensure!(line["logger"] == "copy_controller" && line["v"] == 4, "{line}");
+    ensure!(line["controller"] == "copy-controller", "{line}");
+    ensure!(line["object"] == format!("{}/original", namespace.name()), "{line}");
     Ok(())
 }

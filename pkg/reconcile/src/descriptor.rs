@@ -8,6 +8,9 @@ pub struct Descriptor {
     /// The ID, such as `foo-controller`, for `--controllers`, logs, metrics and events. Never
     /// rename it; add an alias instead.
     pub name: &'static str,
+    /// The targets of its log lines, which `-v` applies to, as to those of Portreeve: its crate.
+    /// Use `module_path!()` in the root of the crate.
+    pub log_target: &'static str,
     /// Other names that `--controllers` accepts. Never remove one.
     pub aliases: &'static [&'static str],
     /// Whether `*` in `--controllers` includes it.

@@ -16,6 +16,7 @@ const SUFFIX: &str = "-copy";
 
 const BLOCKING: Descriptor = Descriptor {
     name: "blocking-controller",
+    log_target: module_path!(),
     aliases: &[],
     on_by_default: true,
     crds: &[],

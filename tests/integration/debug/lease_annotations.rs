@@ -36,6 +36,7 @@ const RETRY_PERIOD: Duration = Duration::from_millis(500);
 /// A controller that gives its Lease annotations to the test, under the replica name in its flag.
 const ANNOTATION_CONTROLLER: &[Descriptor] = &[Descriptor {
     name: "scribe-controller",
+    log_target: module_path!(),
     aliases: &[],
     on_by_default: true,
     crds: &[],

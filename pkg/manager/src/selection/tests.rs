@@ -10,6 +10,7 @@ fn never(_: &Context<'_>) -> Result<Registrations, BuildError> {
 const fn controller(name: &'static str, aliases: &'static [&'static str], on_by_default: bool) -> Descriptor {
     Descriptor {
         name,
+        log_target: module_path!(),
         aliases,
         on_by_default,
         crds: &[],
