@@ -28,6 +28,7 @@ mod garbage;
 mod health;
 mod image;
 mod lease_access;
+mod logs;
 mod manifests;
 mod metrics;
 mod monitoring;

@@ -65,5 +65,7 @@ async fn copy_of_a_labelled_config_map_is_created_and_repaired() -> Result<()> {
     ensure!(line["logger"] == "copy_controller" && line["v"] == 4, "{line}");
     ensure!(line["controller"] == "copy-controller", "{line}");
     ensure!(line["object"] == format!("{}/original", namespace.name()), "{line}");
+    let id = line["reconcileID"].as_str().unwrap_or_default();
+    ensure!(id.len() == 36 && id.as_bytes()[14] == b'4', "{line}");
     Ok(())
 }

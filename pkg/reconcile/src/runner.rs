@@ -1,6 +1,7 @@
 //! A controller that consists of a reconciler, a queue and workers.
 
 mod enqueue_gate;
+mod failure_log;
 mod own_writes;
 mod worker;
 
@@ -17,11 +18,7 @@ use portreeve_informer::{CacheSyncTimeout, Cause, Change, Delta, Informer, Proje
 use portreeve_workqueue::{Flow, Lane, Queue};
 use tokio::task::JoinSet;
 
-use self::{
-    enqueue_gate::EnqueueGate,
-    own_writes::OwnWrites,
-    worker::{Rejections, Worker},
-};
+use self::{enqueue_gate::EnqueueGate, failure_log::FailureLog, own_writes::OwnWrites, worker::Worker};
 use crate::{
     Applier, BuildError, Context, Controller, ControllerFailure, ControllerMetrics, FenceMonitor, QueueHealthChecker,
     Reconciler, Registrations, SharedContext, Shutdown, held_retries_checker, retry_after_outages,
@@ -247,7 +244,7 @@ impl<R: Reconciler> KeyedController<R> {
             clock: Arc::clone(&clock),
             metrics: self.shared.metrics.clone(),
             outage: self.shared.outage.clone(),
-            rejections: Rejections::default(),
+            failures: FailureLog::default(),
             own_writes: self.own_writes,
         });
         self.gate.open();

@@ -21,8 +21,9 @@ use std::{
 use futures::{StreamExt, stream};
 use portreeve_api::Resource;
 use portreeve_garbagecollector_graph::{Identity, ORPHAN, Orphaning, ReadResult, ReferencePositions, Uid};
-use portreeve_reconcile::Shutdown;
+use portreeve_reconcile::{Shutdown, reconcile_span};
 use portreeve_workqueue::{Outcome, Work};
+use tracing::Instrument;
 
 use super::{
     CollectorContext,
@@ -56,11 +57,12 @@ struct ReleaseFailures {
 pub(super) async fn run(ctx: Arc<CollectorContext>, stop: Shutdown) {
     while let Some(work) = ctx.orphans.take().await {
         let uid = work.key().uid;
+        let span = reconcile_span(ctx.name, ctx.graph.lock().key(uid));
         let ended = tokio::select! {
-            ended = ctx.orphan(&work) => ended,
+            ended = ctx.orphan(&work).instrument(span.clone()) => ended,
             () = stop.requested() => return,
         };
-        let outcome = match ended {
+        let outcome = span.in_scope(|| match ended {
             Ok(()) => {
                 ctx.succeeded(uid, true);
                 Outcome::Forget
@@ -73,7 +75,7 @@ pub(super) async fn run(ctx: Arc<CollectorContext>, stop: Shutdown) {
                 }
                 failure.outcome(&ctx.outage)
             }
-        };
+        });
         work.finish(outcome);
     }
 }

@@ -9,9 +9,10 @@ use portreeve_garbagecollector_graph::{
     Attempt, AttemptStep, FOREGROUND, Identity, Intent, KeepReason, NoopReason, OwnerState, PropagationPolicy,
     ReadRequest, ReadResult, Uid,
 };
-use portreeve_reconcile::EventContent;
+use portreeve_reconcile::{EventContent, reconcile_span};
 use portreeve_workqueue::{Outcome, Work};
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use super::{
     CollectorContext,
@@ -31,7 +32,9 @@ const STEPS: u32 = 10_000;
 /// Processes objects until the queue is closed.
 pub(super) async fn run(ctx: Arc<CollectorContext>) {
     while let Some(work) = ctx.attempts.take().await {
-        let outcome = ctx.attempt(&work).await;
+        let object = ctx.graph.lock().key(work.key().uid);
+        let span = reconcile_span(ctx.name, object);
+        let outcome = ctx.attempt(&work).instrument(span).await;
         work.finish(outcome);
     }
 }

@@ -1,18 +1,20 @@
 //! Reconciles one key at a time: observes, decides, applies, and reports the outcome to the queue.
 
-use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::FutureExt;
 use jiff::Timestamp;
-use parking_lot::Mutex;
 use portreeve_api::ObjectKey;
 use portreeve_client::{Outage, error_chain};
 use portreeve_workqueue::{Lane, Outcome, Queue, Work};
 use tokio::time::Instant;
-use tracing::Instrument;
+use tracing::{Instrument, Level};
 
-use super::own_writes::OwnWrites;
-use crate::{Applied, Applier, Clock, Effect, Metrics, Next, Plan, Reconciler};
+use super::{
+    failure_log::{Due, FailureLog},
+    own_writes::OwnWrites,
+};
+use crate::{Applied, Applier, Clock, Effect, Metrics, Next, Plan, Reconciler, reconcile_span};
 
 /// A cache is usually stale for milliseconds. A plan that is stale this many times in a row has
 /// another cause and is logged as a warning.
@@ -29,27 +31,8 @@ pub(super) struct Worker<R> {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) metrics: Metrics,
     pub(super) outage: Outage,
-    pub(super) rejections: Rejections,
+    pub(super) failures: FailureLog,
     pub(super) own_writes: Arc<OwnWrites>,
-}
-
-/// The last rejection of each key, so that each rejection is logged once and not on every retry.
-///
-/// Bounded by the currently rejected keys: an entry is removed when its key succeeds or its object
-/// is gone.
-#[derive(Default)]
-pub(super) struct Rejections(Mutex<HashMap<ObjectKey, String>>);
-
-impl Rejections {
-    /// Records a rejection, and returns whether it differs from the key's previous one.
-    fn is_new(&self, key: &ObjectKey, text: &str) -> bool {
-        let before = self.0.lock().insert(key.clone(), text.to_owned());
-        before.as_deref() != Some(text)
-    }
-
-    fn clear(&self, key: &ObjectKey) {
-        self.0.lock().remove(key);
-    }
 }
 
 /// The result of a reconcile, as labeled in `controller_runtime_reconcile_total`.
@@ -79,14 +62,21 @@ impl<R: Reconciler> Worker<R> {
         while let Some(work) = self.queue.take().await {
             active.inc();
             let started = Instant::now();
-            let span = tracing::info_span!("reconcile", controller = self.name, object = %work.key());
+            let span = reconcile_span(self.name, work.key());
             // Only locks are shared with the panicked future, and they do not poison, so the item
             // can simply be retried.
-            let reconcile = AssertUnwindSafe(self.reconcile(&work).instrument(span)).catch_unwind();
+            let reconcile = AssertUnwindSafe(self.reconcile(&work).instrument(span.clone())).catch_unwind();
             let (outcome, result) = reconcile.await.unwrap_or_else(|panic| {
                 self.metrics.panics.with_label_values(&[self.name]).inc();
                 let message = panic_message(&*panic);
-                tracing::error!(controller = self.name, object = %work.key(), err = message, "recovered from a panic in a reconcile");
+                span.in_scope(|| {
+                    self.log_failure(
+                        Level::ERROR,
+                        work.key(),
+                        &message,
+                        "recovered from a panic in a reconcile",
+                    );
+                });
                 (Outcome::Retry, ReconcileResult::Error)
             });
             work.finish(outcome);
@@ -101,17 +91,12 @@ impl<R: Reconciler> Worker<R> {
         // From here on, the run observes every change that precedes a new patch.
         self.own_writes.forget(key);
         let Some(observed) = self.reconciler.observe(key) else {
-            self.rejections.clear(key);
+            self.failures.clear(key);
             return (Outcome::Forget, ReconcileResult::Success);
         };
         let plan = self.reconciler.decide(&observed, now);
         if !plan.effects.is_empty() {
-            let message = if self.applier.dry_run {
-                "dry run: would do"
-            } else {
-                "decided"
-            };
-            tracing::info!(%plan, "{message}");
+            self.log_plan(key, &plan.to_string());
         }
         // A plan with many effects is slow on a slow apiserver, so each effect reports progress.
         let applied = self.applier.run_with_progress(&plan, || work.report_progress()).await;
@@ -120,13 +105,13 @@ impl<R: Reconciler> Worker<R> {
         }
         match applied {
             Applied::Done => {
-                self.rejections.clear(key);
+                self.failures.clear(key);
                 // Applying took time, so the remaining wait is computed from the current time.
                 after(plan.next, self.clock.now())
             }
             Applied::Stale(error) if failures >= STALE_TOO_OFTEN => {
                 let err = error_chain(&error);
-                tracing::warn!(err, failures, "retrying a plan that is repeatedly stale");
+                self.log_failure(Level::WARN, key, &err, "retrying a plan that is repeatedly stale");
                 (Outcome::Retry, ReconcileResult::Error)
             }
             Applied::Stale(error) => {
@@ -135,7 +120,7 @@ impl<R: Reconciler> Worker<R> {
             }
             Applied::Failed { error, after } => {
                 let why = error_chain(&error);
-                tracing::warn!(err = why, "retrying failed plan");
+                self.log_failure(Level::WARN, key, &why, "retrying failed plan");
                 // During an outage, the report would fail too, and cost a token of the retry
                 // budget.
                 if failures >= FAILED_TOO_OFTEN && !self.outage.is_outage() {
@@ -188,8 +173,34 @@ impl<R: Reconciler> Worker<R> {
 
     fn note_rejection(&self, key: &ObjectKey, why: &str) {
         self.metrics.terminal_errors.with_label_values(&[self.name]).inc();
-        if self.rejections.is_new(key, why) {
-            tracing::error!(err = why, "rejected by the apiserver; retrying with backoff");
+        self.log_failure(
+            Level::ERROR,
+            key,
+            why,
+            "rejected by the apiserver; retrying with backoff",
+        );
+    }
+
+    /// Logs a plan, at debug if it is a retry of the one before.
+    fn log_plan(&self, key: &ObjectKey, plan: &str) {
+        let message = if self.applier.dry_run {
+            "dry run: would do"
+        } else {
+            "decided"
+        };
+        if self.failures.is_repeated(key, plan) {
+            tracing::debug!(plan, "{message}");
+        } else {
+            tracing::info!(plan, "{message}");
+        }
+    }
+
+    /// Logs a failure of an object, at debug if the last line about the object is recent.
+    fn log_failure(&self, level: Level, key: &ObjectKey, err: &str, message: &'static str) {
+        match self.failures.record(key, err, Instant::now()) {
+            Some(Due { suppressed }) if level == Level::ERROR => tracing::error!(err, suppressed, "{message}"),
+            Some(Due { suppressed }) => tracing::warn!(err, suppressed, "{message}"),
+            None => tracing::debug!(err, "{message}"),
         }
     }
 

@@ -162,6 +162,17 @@ impl Graph {
         known.unwrap_or_else(|| self.text(uid))
     }
 
+    /// Returns the namespace and the name of an object, as in `default/web`, or its UID if it has
+    /// left the graph.
+    pub fn key(&self, uid: Uid) -> String {
+        let Some(id) = self.find(uid) else {
+            return self.text(uid);
+        };
+        let name = &self.nodes[id].name;
+        self.namespace_of(id)
+            .map_or_else(|| name.to_string(), |namespace| format!("{namespace}/{name}"))
+    }
+
     /// Returns a view of a node.
     pub fn view(&self, uid: Uid) -> Option<NodeView> {
         self.find(uid).map(|id| self.view_of(id))

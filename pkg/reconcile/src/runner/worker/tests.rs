@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use kube::{Client, client::Body};
+use parking_lot::Mutex;
 use portreeve_api::Resource;
 use portreeve_workqueue::Lane;
 use prometheus::Registry;
@@ -84,7 +85,7 @@ fn fixture_with_client(client: Client, asked: scripted::RecordedRequests, decide
         clock: Arc::new(FixedClock),
         metrics: Metrics::register(&registry).unwrap(),
         outage: Outage::default(),
-        rejections: Rejections::default(),
+        failures: FailureLog::default(),
         own_writes: Arc::default(),
     };
     Fixture {
@@ -277,15 +278,4 @@ async fn a_plan_with_a_next_time_is_decided_again_at_that_time() {
     fixture.until_asked("a", 2).await;
     let waited = started.elapsed().as_secs();
     assert!((90..92).contains(&waited), "{waited}");
-}
-
-#[test]
-fn the_same_rejection_is_new_only_once() {
-    let rejections = Rejections::default();
-    let key = ObjectKey::namespaced("n", "a");
-    assert!(rejections.is_new(&key, "forbidden"));
-    assert!(!rejections.is_new(&key, "forbidden"));
-    assert!(rejections.is_new(&key, "invalid"));
-    rejections.clear(&key);
-    assert!(rejections.is_new(&key, "invalid"));
 }
