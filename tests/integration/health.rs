@@ -37,8 +37,8 @@ async fn a_hanging_worker_fails_liveness_until_it_continues() -> Result<()> {
     let namespace = plane.namespace("hanging").await?;
     let flags = [&*in_namespace(namespace.name()), "--controller-stuck-timeout=2s"];
     let daemon = InProcess::start(plane, HANGING, &flags).await?;
-    create_map(plane, namespace.name(), HANGING_MAP).await?;
     let began = Instant::now();
+    create_map(plane, namespace.name(), HANGING_MAP).await?;
     let item = format!(
         "item {}/{HANGING_MAP} of queue Hanging has made no progress for",
         namespace.name()
