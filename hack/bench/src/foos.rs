@@ -97,7 +97,7 @@ pub(crate) async fn measure_start(run: &Run<'_>) -> Result<Vec<Value>> {
     let mut values = vec![Unit::Seconds.of("start to first reconcile", took)];
     values.extend(controller.at_rest(run, started).await?.values());
     if run.count() == 0 {
-        values.push(Unit::Kibibytes.of("stripped binary", controller.binary()?));
+        values.push(Unit::Kibibytes.of("size of the binary", controller.binary()?));
     }
     Ok(values)
 }

@@ -1,6 +1,6 @@
 //! CPU profiles of the daemon.
 
-use std::{fs, process::Command, time::Duration};
+use std::{fs, path::PathBuf, process::Command, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use http::{Request, StatusCode, header};
@@ -42,11 +42,25 @@ fn read(plane: &ControlPlane, profile: &[u8]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
+/// Returns the temporary files that a process has opened.
+fn temporary_files(pid: u32) -> Result<Vec<PathBuf>> {
+    let open = fs::read_dir(format!("/proc/{pid}/fd"))?;
+    // A file may be closed in the meantime.
+    let files = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    let is_temporary = |file: &PathBuf| {
+        let name = file.file_name().unwrap_or_default();
+        name.as_encoded_bytes().starts_with(b".tmp")
+    };
+    Ok(files.filter(is_temporary).collect())
+}
+
 #[tokio::test]
 async fn a_profile_names_the_functions_that_run() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let system = plane.namespace("profile").await?;
-    let daemon = Daemon::start_closed(plane, plane.kubeconfig(), "profiled-daemon", &[NOTHING]).await?;
+    // As in the image, no folder for temporary files can be written to.
+    let envs = [("TMPDIR", "/nonexistent")];
+    let daemon = Daemon::start_with(plane, plane.kubeconfig(), "profiled-daemon", &[NOTHING], &envs).await?;
     daemon.admin.wait_until_ready().await?;
     let token = account_token(plane, &system, "developer", vec![rule(&[PROFILE])]).await?;
     let Credentials::Token(token) = token else {
@@ -65,6 +79,11 @@ async fn a_profile_names_the_functions_that_run() -> Result<()> {
         profile = take(admin, &token) => profile?,
         failed = work => return failed,
     };
+    let files = temporary_files(daemon.process.pid())?;
+    for file in &files {
+        fs::remove_file(file)?;
+    }
+    ensure!(files.len() == 1 && files[0].starts_with("/dev/shm"), "{files:?}");
     let text = read(plane, &profile)?;
     for part in [
         "PeriodType: cpu nanoseconds",
@@ -84,7 +103,9 @@ async fn a_profile_names_the_functions_that_run() -> Result<()> {
 async fn one_profile_is_taken_at_a_time_and_ends_with_its_client() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let system = plane.namespace("profile").await?;
-    let daemon = Daemon::start_closed(plane, plane.kubeconfig(), "busy-profiler", &[NOTHING]).await?;
+    let folder = plane.folder().to_string_lossy();
+    let envs = [("TMPDIR", &*folder)];
+    let daemon = Daemon::start_with(plane, plane.kubeconfig(), "busy-profiler", &[NOTHING], &envs).await?;
     daemon.admin.wait_until_ready().await?;
     let credentials = account_token(plane, &system, "developer", vec![rule(&[PROFILE])]).await?;
     let Credentials::Token(token) = credentials.clone() else {
