@@ -262,7 +262,7 @@ fn daemon(config: Config, known: &'static [Descriptor], log: &mut Option<WorkerG
         config.options.logging.v,
         known.iter().map(|controller| controller.log_target).collect(),
     ));
-    std::panic::set_hook(Box::new(|panic| tracing::error!(err = %panic, "panicked")));
+    logging::log_panics();
     open_files::raise_limit();
     let system = |what| move |source| Error::System { what, source };
     let signal_runtime = runtime::Builder::new_current_thread().enable_all().build();

@@ -10,6 +10,7 @@
 //! break or terminal escape sequence in it must not look like another line of the log.
 
 mod json;
+mod panics;
 mod queue;
 
 use std::collections::BTreeMap;
@@ -32,7 +33,10 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, reload};
 
 use self::json::Json;
-pub(crate) use self::queue::{finish, register};
+pub(crate) use self::{
+    panics::log_panics,
+    queue::{finish, register},
+};
 
 /// The levels of the log, which is one for the whole process.
 static LEVELS: OnceLock<Levels> = OnceLock::new();
