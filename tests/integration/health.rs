@@ -132,7 +132,7 @@ async fn a_hanging_call_fails_liveness_by_item_except_during_shutdown() -> Resul
     let gate = AdmissionGate::close(&plane, &fixture).await?;
     fixture.create_foo("web", "web", 1).await?;
     let write = gate.hold().await?;
-    let item = format!("item {}/web of queue Foos", fixture.name());
+    let item = format!("item {}/web of queue foo", fixture.name());
     daemon
         .admin
         .wait_until_failing("/livez", "foo-controller", &[&item])

@@ -214,7 +214,7 @@ fn reason_names_the_queue_the_item_the_limit_and_the_remedy() {
         &[queue(None, Some(320), Some(312))],
         LIMITS,
         &expect![
-            "failed: queue Foos has 1000 items due, the oldest for 320 s, and has made no progress for 312 s, longer than 300s (--queue-stuck-timeout): no worker takes items. Restart the process; the last log lines of the controller show the cause"
+            "failed: queue foo has 1000 items due, the oldest for 320 s, and has made no progress for 312 s, longer than 300s (--queue-stuck-timeout): no worker takes items. Restart the process; the last log lines of the controller show the cause"
         ],
     );
     let patient = Limits {
@@ -225,7 +225,7 @@ fn reason_names_the_queue_the_item_the_limit_and_the_remedy() {
         &[queue(Some(312), Some(320), Some(312))],
         patient,
         &expect![
-            "failed: queue Foos has 1000 items due, the oldest for 320 s, and has made no progress for 312 s, longer than 300s (--queue-stuck-timeout): item default/web of queue Foos has made no progress for 312 s. Restart the process; the last log lines of the controller show the cause"
+            "failed: queue foo has 1000 items due, the oldest for 320 s, and has made no progress for 312 s, longer than 300s (--queue-stuck-timeout): item default/web of queue foo has made no progress for 312 s. Restart the process; the last log lines of the controller show the cause"
         ],
     );
     check(
