@@ -114,6 +114,7 @@ async fn measure(options: &Options, step: &Step) -> Result<Vec<Value>> {
         Scenario::Due | Scenario::DueAgain => schedules::measure_due(&run).await,
         Scenario::Outage => schedules::measure_outage(&run).await,
         Scenario::Idle | Scenario::Quiet => schedules::measure_idle(&run).await,
+        Scenario::Scrapes => schedules::measure_scrapes(&run).await,
         Scenario::Handover | Scenario::Crash => Box::pin(failover::measure(&run)).await,
         Scenario::Standby => failover::measure_standby(&run).await,
         Scenario::Cascade(policy) => garbage::measure_cascade(&run, *policy).await,

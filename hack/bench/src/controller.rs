@@ -116,6 +116,12 @@ impl Controller {
         Memory::of(self.pid())
     }
 
+    /// Returns a client for the controller's metrics.
+    pub(crate) fn listener(&self) -> Result<Client> {
+        let (port, _) = self.health.context("the controller has no listener")?;
+        listener_client(port)
+    }
+
     /// Waits until the controller has rested since `since` and its memory has settled.
     pub(crate) async fn at_rest(&self, run: &Run<'_>, since: Instant) -> Result<Memory> {
         let settled = Memory::settled(self.pid(), since + run.options.rest());
@@ -190,14 +196,19 @@ pub(crate) fn daemon_output(daemon: &Path, flag: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Waits until a health endpoint returns 200. The certificate is not verified.
-async fn wait_until_healthy(port: u16, path: &str) -> Result<()> {
+/// Returns a client for the listener of a controller. The certificate is not verified.
+fn listener_client(port: u16) -> Result<Client> {
     let url = format!("https://127.0.0.1:{port}").parse();
     let mut config = Config::new(url.context("failed to build a URL")?);
     config.accept_invalid_certs = true;
     config.default_retry = false;
+    Client::try_from(config).context("failed to build a client for the listener")
+}
+
+/// Waits until a health endpoint returns 200.
+async fn wait_until_healthy(port: u16, path: &str) -> Result<()> {
     let request = || async {
-        let client = Client::try_from(config.clone())?;
+        let client = listener_client(port)?;
         client.request_text(Request::get(path).body(Vec::new())?).await?;
         anyhow::Ok(())
     };

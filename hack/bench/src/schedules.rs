@@ -1,5 +1,5 @@
 //! Many schedules that are due in the same minute: the delay of each Job. Many schedules of which
-//! none is due: memory and CPU time.
+//! none is due: memory, CPU time, and scrapes of the metrics.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use futures::{FutureExt, TryStreamExt, stream};
+use http::Request;
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use kube::Client;
 use portreeve_testing::eventually;
@@ -28,6 +29,8 @@ const LEAD: SignedDuration = SignedDuration::from_secs(20);
 const LEAD_PER_SCHEDULE: SignedDuration = SignedDuration::from_millis(20);
 /// The time that must be left when all schedules are created; otherwise the measurement fails.
 const MIN_LEAD: SignedDuration = SignedDuration::from_secs(5);
+/// The number of scrapes whose CPU time is measured.
+const SCRAPES: u16 = 200;
 /// How long before that minute the earlier run of each schedule was due, in the scenario
 /// `due-again`.
 const PERIOD: SignedDuration = SignedDuration::from_hours(24);
@@ -214,9 +217,9 @@ pub(crate) async fn measure_outage(run: &Run<'_>) -> Result<Vec<Value>> {
     Ok(values)
 }
 
-/// Measures memory or, for the row `quiet`, CPU time. The schedules exist before the controller
-/// starts, as after a restart.
-pub(crate) async fn measure_idle(run: &Run<'_>) -> Result<Vec<Value>> {
+/// Starts a controller that observes schedules of which none is due. They exist before it starts,
+/// as after a restart.
+async fn start_with_far_schedules(run: &Run<'_>) -> Result<Controller> {
     let kind = kind(run.step.subject);
     let created = create_far_schedules(&run.client, kind, run.count());
     if kind == CRON_TAB {
@@ -230,6 +233,12 @@ pub(crate) async fn measure_idle(run: &Run<'_>) -> Result<Vec<Value>> {
     }
     let controller = Controller::start(run, None).await?;
     wait_for_probe(&controller, &run.client, kind, "second").await?;
+    Ok(controller)
+}
+
+/// Measures memory or, for the row `quiet`, CPU time.
+pub(crate) async fn measure_idle(run: &Run<'_>) -> Result<Vec<Value>> {
+    let controller = start_with_far_schedules(run).await?;
     let caught_up = Instant::now();
     if run.step.row.scenario != Scenario::Quiet {
         return Ok(controller.at_rest(run, caught_up).await?.values());
@@ -243,6 +252,28 @@ pub(crate) async fn measure_idle(run: &Run<'_>) -> Result<Vec<Value>> {
     Ok(vec![
         Unit::Seconds.of("CPU time in the window", used),
         Unit::Seconds.of("CPU time an hour at that rate", used * 3600.0 / window.as_secs_f64()),
+    ])
+}
+
+/// Measures scrapes of the metrics, one after another over one connection.
+pub(crate) async fn measure_scrapes(run: &Run<'_>) -> Result<Vec<Value>> {
+    let controller = start_with_far_schedules(run).await?;
+    let client = controller.listener()?;
+    let scrape = async || {
+        let text = client.request_text(Request::get("/metrics").body(Vec::new())?).await;
+        text.context("failed to scrape")
+    };
+    // The first scrape opens the connection.
+    let size = scrape().await?.len();
+    controller.idle(run).await?;
+    let before = controller.cpu_time()?;
+    for _ in 0..SCRAPES {
+        controller.guard(scrape()).await?;
+    }
+    let used = controller.cpu_time()?.since(&before);
+    Ok(vec![
+        Unit::Seconds.of("CPU time of a scrape", used / f64::from(SCRAPES)),
+        Unit::Bytes.of("size of a scrape", number(size)),
     ])
 }
 

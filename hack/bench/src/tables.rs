@@ -136,6 +136,7 @@ pub(crate) enum Scenario {
     Outage,
     Idle,
     Quiet,
+    Scrapes,
     Handover,
     Crash,
     Standby,
