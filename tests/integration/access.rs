@@ -30,7 +30,7 @@ const CLOSED: [&str; 5] = [
 ];
 
 /// Returns the rule for reading these paths.
-fn rule(paths: &[&str]) -> PolicyRule {
+pub(crate) fn rule(paths: &[&str]) -> PolicyRule {
     PolicyRule {
         non_resource_urls: Some(paths.iter().copied().map(str::to_owned).collect()),
         verbs: vec!["get".to_owned()],
@@ -39,7 +39,7 @@ fn rule(paths: &[&str]) -> PolicyRule {
 }
 
 /// Returns a token of an account with exactly these rules.
-async fn account_token(
+pub(crate) async fn account_token(
     plane: &ControlPlane,
     system: &Namespace,
     name: &str,

@@ -1,4 +1,6 @@
-//! The metric names that dashboards and alerts for Kubernetes already use.
+//! The metrics of the daemon.
+
+mod families;
 
 use anyhow::{Result, ensure};
 use portreeve_testing::{ControlPlane, eventually};
@@ -10,41 +12,25 @@ use crate::fixtures::{
 };
 
 #[tokio::test]
-async fn metrics_use_the_names_of_kubernetes() -> Result<()> {
+async fn metrics_show_the_work_of_a_controller() -> Result<()> {
     let daemon = shared_daemon::daemon().await?;
     let fixture = shared_daemon::fixture("metrics").await?;
     fixture.ready_foo("web", 1).await?;
     let metrics = daemon.admin.metrics().await?;
-    let names = metrics.names();
-    for name in [
-        "controller_runtime_active_workers",
-        "controller_runtime_max_concurrent_reconciles",
-        "controller_runtime_reconcile_time_seconds",
-        "controller_runtime_reconcile_total",
-        "portreeve_events_dropped_total",
-        "portreeve_informer_objects",
-        "portreeve_informer_synced",
-        "portreeve_log_lines_dropped_total",
-        "portreeve_tasks",
-        "process_cpu_seconds_total",
-        "process_resident_memory_bytes",
-        "rest_client_request_duration_seconds",
-        "rest_client_requests_total",
-        "running_managed_controllers",
-        "workqueue_adds_total",
-        "workqueue_depth",
-        "workqueue_held_retries",
-        "workqueue_longest_running_processor_seconds",
-        "workqueue_queue_duration_seconds",
-        "workqueue_retries_total",
-        "workqueue_unfinished_work_seconds",
-        "workqueue_work_duration_seconds",
-    ] {
-        ensure!(names.contains(name), "{name} is not among {names:#?}");
-    }
     let foos = r#"resource="foos.v1alpha1.samplecontroller.k8s.io""#;
     let controller = r#"controller="foo-controller""#;
+    let build = [
+        r#"git_commit=""#,
+        r#"rustc_version="1."#,
+        concat!("version=\"", env!("CARGO_PKG_VERSION")),
+    ];
     for (name, labels, least) in [
+        ("portreeve_build_info", build.to_vec(), 1.0),
+        (
+            "kubernetes_feature_enabled",
+            vec![r#"name="ComponentFlagz",stage="BETA""#],
+            1.0,
+        ),
         ("controller_runtime_max_concurrent_reconciles", vec![controller], 5.0),
         (
             "controller_runtime_reconcile_total",

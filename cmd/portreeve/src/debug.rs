@@ -18,6 +18,7 @@ use serde_json::Value;
 use crate::{
     feature_gates::{Feature, is_enabled},
     logging,
+    metrics::RUSTC_VERSION,
     options::Config,
     profile,
 };
@@ -63,6 +64,7 @@ pub(crate) fn about_the_process(config: &Config) -> Router {
     let pages = ZPages {
         component: "portreeve",
         version: env!("CARGO_PKG_VERSION"),
+        rust_version: RUSTC_VERSION,
         flags: is_enabled(gates, Feature::ComponentFlagz).then(|| config.flag_values.clone()),
         paths: is_enabled(gates, Feature::ComponentStatusz).then(|| PATHS.to_vec()),
         started: SystemTime::now(),

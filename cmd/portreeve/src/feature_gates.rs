@@ -45,6 +45,12 @@ impl FromStr for FeatureGate {
     }
 }
 
+/// Returns the name and the stage of each feature, and whether it is on.
+pub(crate) fn all(gates: &[FeatureGate]) -> impl Iterator<Item = (&'static str, &'static str, bool)> {
+    let features = FEATURES.into_iter();
+    features.map(|(name, feature)| (name, "BETA", is_enabled(gates, feature)))
+}
+
 /// Returns whether a feature is on. The last item about it counts.
 pub(crate) fn is_enabled(gates: &[FeatureGate], feature: Feature) -> bool {
     let last = gates.iter().rfind(|gate| gate.feature == feature);

@@ -6,9 +6,8 @@ use portreeve_client::Outage;
 use portreeve_leader::{Args, Elections, Heartbeat, Membership, Settings, elector::ElectionTimings};
 use portreeve_manager::{ControllerGroup, selection::Selection};
 use portreeve_reconcile::{Clock, Descriptor};
-use prometheus::Registry;
 
-use crate::{AGENT, Error, Options};
+use crate::{AGENT, Error, Options, metrics::Metrics};
 
 /// The groups of controllers and their Leases, before any election has started.
 pub(crate) struct ElectionPlan {
@@ -62,11 +61,10 @@ impl ElectionPlan {
     pub(crate) async fn start(
         self,
         client: &portreeve_client::Args,
-        requests: portreeve_client::Metrics,
+        metrics: &Metrics,
         outage: Outage,
         clock: &Arc<dyn Clock>,
         worker: &Heartbeat,
-        registry: &Registry,
     ) -> Result<(Vec<ControllerGroup>, Option<Elections>), Error> {
         let Some(times) = self.times else {
             let groups = self.groups.into_iter().map(|(_, controllers)| ControllerGroup {
@@ -86,9 +84,9 @@ impl ElectionPlan {
             times,
             wall: Arc::new(move || clock.now()),
             worker: worker.clone(),
-            requests,
+            requests: metrics.client.clone(),
             outage,
-            metrics: portreeve_leader::Metrics::register(registry).map_err(Error::Metrics)?,
+            metrics: metrics.elections.clone(),
         };
         let elections = Elections::start(settings).await.map_err(Error::Elections)?;
         let groups = self

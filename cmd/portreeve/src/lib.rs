@@ -8,6 +8,7 @@ mod feature_gates;
 mod leader_election;
 mod logging;
 mod manifests;
+mod metrics;
 mod open_files;
 mod options;
 mod profile;
@@ -18,12 +19,12 @@ mod serving_certificate;
 use std::{io::Write, pin::Pin, process::ExitCode, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use portreeve_client::{AlwaysOpen, Connection, Fence, Metrics, Outage, ReadOnly, error_chain};
+use portreeve_client::{AlwaysOpen, Connection, Fence, Outage, ReadOnly, error_chain};
 use portreeve_leader::Heartbeat;
 use portreeve_manager::{Manager, selection::UnknownNames};
+use portreeve_metrics::Registry;
 use portreeve_reconcile::{Clock, Descriptor, Shutdown, SystemClock};
 use portreeve_serving::SecretArgs;
-use prometheus::Registry;
 use tokio::{
     runtime,
     signal::unix::{Signal, SignalKind, signal},
@@ -107,6 +108,9 @@ pub enum Error {
     /// A manifest cannot be generated.
     #[error("failed to generate a manifest")]
     Manifest(#[source] ManifestError),
+    /// The flags for the reference of metrics are invalid.
+    #[error("failed to generate the reference of metrics")]
+    Reference(#[source] UsageError),
     /// Standard output cannot be written.
     #[error("failed to write to standard output")]
     Print(#[source] std::io::Error),
@@ -243,6 +247,7 @@ fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<Worker
             print(&flow_schema)
         }
         Some(Command::ConfigReference) => print(&config::reference(&options::command(known))),
+        Some(Command::MetricsReference) => print(&metrics_reference(known)?),
         Some(Command::Cron(command)) => print(&cron::run(command, Timestamp::now()).map_err(Error::Schedule)?),
         None if config.options.selected.list_controllers => match config.options.selected.output {
             ListFormat::Table => print(&manifests::table(known)),
@@ -250,6 +255,16 @@ fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<Worker
         },
         None => daemon(config, known, log),
     }
+}
+
+/// Returns docs/metrics.md, in a runtime that ends before any task of a controller runs.
+fn metrics_reference(known: &[Descriptor]) -> Result<String, Error> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build();
+    let system = |source| Error::System {
+        what: "the runtime",
+        source,
+    };
+    runtime.map_err(system)?.block_on(metrics::reference(known))
 }
 
 /// Runs until a signal arrives. The second signal ends the process immediately.
@@ -340,25 +355,23 @@ async fn run_with(
     let plan = leader_election::ElectionPlan::of(&config.options, known, &enabled).map_err(locate)?;
     let Options { manager, client, .. } = &config.options;
     let registry = Registry::new();
-    logging::register(&registry).map_err(Error::Metrics)?;
-    let requests = Metrics::register(&registry).map_err(Error::Metrics)?;
+    let metrics = metrics::Metrics::register(&registry, &manager.feature_gates).map_err(Error::Metrics)?;
     let outage = Outage::default();
-    let settings = client_settings(manager.dry_run, &requests, &outage);
+    let settings = client_settings(manager.dry_run, &metrics.client, &outage);
     // Boxed, because otherwise rustc cannot prove that the whole future is `Send`.
     let opening: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(Connection::open(client, settings));
     let connection = tokio::select! {
         connection = opening => connection.map_err(Error::Connection).map_err(locate)?,
         () = stop.requested() => return Ok(()),
     };
-    let opening: Pin<Box<dyn Future<Output = _> + Send>> =
-        Box::pin(serving::bind(&config.options, &requests, &registry));
+    let opening: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(serving::bind(&config.options, &metrics));
     let server = tokio::select! {
         server = opening => server.map_err(locate)?,
         () = stop.requested() => return Ok(()),
     };
     log_start(&config, &enabled, &connection, plan.identity());
     let starting: Pin<Box<dyn Future<Output = _> + Send>> =
-        Box::pin(plan.start(client, requests, outage, &clock, &heartbeat, &registry));
+        Box::pin(plan.start(client, &metrics, outage, &clock, &heartbeat));
     let (groups, elections) = tokio::select! {
         started = starting => started?,
         () = stop.requested() => return Ok(()),
@@ -370,7 +383,7 @@ async fn run_with(
     let routes = debug::routes(manager.pages()).merge(debug::about_the_process(&config));
     let certificate = serving::secret_certificate(&config.options, server.as_ref());
     let health = serving::health(manager.health(), certificate.as_ref(), clock);
-    let serving = serving::serve(server, health, routes, &registry, (&close, &stop))?;
+    let serving = serving::serve(server, health, routes, metrics.serving, (&close, &stop))?;
     let following = serving::follow_secret(certificate, &credentials).map_err(Error::Connection)?;
     let result = tokio::select! {
         result = manager.run(&config.flags, stop) => result.map_err(Error::Manager),
@@ -400,7 +413,7 @@ fn with_issuer(mut enabled: Vec<Descriptor>, secret: &SecretArgs) -> Vec<Descrip
     enabled
 }
 
-fn client_settings(dry_run: bool, requests: &Metrics, outage: &Outage) -> portreeve_client::Settings {
+fn client_settings(dry_run: bool, requests: &portreeve_client::Metrics, outage: &Outage) -> portreeve_client::Settings {
     let fence: Arc<dyn Fence> = if dry_run {
         Arc::new(ReadOnly)
     } else {

@@ -111,6 +111,8 @@ pub(crate) enum Command {
     },
     /// Print the keys of the --config file, in the form of docs/configuration.md
     ConfigReference,
+    /// Print the families of metrics, in the form of docs/metrics.md
+    MetricsReference,
     /// Print when a schedule runs, or what it means
     #[command(subcommand)]
     Cron(cron::Command),
@@ -217,8 +219,8 @@ pub(crate) struct ManagerArgs {
         value_delimiter = ','
     )]
     pub(crate) feature_gates: Vec<FeatureGate>,
-    /// Give the metrics of the queues cronjob, crontab and foo their former names: CronJobs, CronTabs
-    /// and Foos. This flag will be removed in the next release.
+    /// Give the metrics of the queues cronjob, crontab and foo their former names: CronJobs,
+    /// CronTabs and Foos. This flag will be removed in the next release.
     #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub(crate) use_deprecated_queue_names: bool,
     /// Log what the controllers would do, without writing any object, event,

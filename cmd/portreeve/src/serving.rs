@@ -7,10 +7,9 @@ use portreeve_auth::DelegatedAccess;
 use portreeve_client::Connection;
 use portreeve_reconcile::{Clock, Shutdown};
 use portreeve_serving::{HealthCheckers, HttpEndpoints, Server};
-use prometheus::Registry;
 use tokio::task::JoinSet;
 
-use crate::{AGENT, Error, options::Options, serving_certificate::SecretCertificate};
+use crate::{AGENT, Error, metrics::Metrics, options::Options, serving_certificate::SecretCertificate};
 
 /// The bound listener and its access control, or `None` if `--secure-port=0` disables it.
 pub(crate) type Listener = Option<(Server, DelegatedAccess)>;
@@ -19,16 +18,12 @@ pub(crate) type Listener = Option<(Server, DelegatedAccess)>;
 pub(crate) type Serving = JoinSet<Result<(), portreeve_serving::Error>>;
 
 /// Binds the listener and sets up its access control.
-pub(crate) async fn bind(
-    options: &Options,
-    requests: &portreeve_client::Metrics,
-    registry: &Registry,
-) -> Result<Listener, Error> {
+pub(crate) async fn bind(options: &Options, metrics: &Metrics) -> Result<Listener, Error> {
     let Some(server) = Server::bind(&options.serving).map_err(Error::Serving)? else {
         return Ok(None);
     };
-    let metrics = portreeve_auth::Metrics::register(registry).map_err(Error::Metrics)?;
-    let access = DelegatedAccess::new(&options.auth, &options.client, AGENT, requests, metrics).await;
+    let Metrics { client, access, .. } = metrics;
+    let access = DelegatedAccess::new(&options.auth, &options.client, AGENT, client, access.clone()).await;
     Ok(Some((server, access.map_err(Error::Access)?)))
 }
 
@@ -77,7 +72,7 @@ pub(crate) fn serve(
     listener: Listener,
     health: HealthCheckers,
     extra_routes: Router,
-    registry: &Registry,
+    metrics: portreeve_serving::Metrics,
     (close, stop): (&Shutdown, &Shutdown),
 ) -> Result<Serving, Error> {
     let mut serving = JoinSet::new();
@@ -87,7 +82,7 @@ pub(crate) fn serve(
     let endpoints = HttpEndpoints {
         access: Arc::new(access),
         health,
-        registry: registry.clone(),
+        metrics,
         extra_routes,
     };
     let mut listener = server.spawn(endpoints, &close.token()).map_err(Error::Serving)?;

@@ -134,6 +134,8 @@ impl CachedCronJob {
 impl ScheduleResource for CachedCronJob {
     const RESOURCE: Resource = CRON_JOBS;
     const SKEW_METRIC: &'static str = "cronjob_controller_job_creation_skew_duration_seconds";
+    /// Those of kube-controller-manager.
+    const SKEW_BUCKETS: &'static [f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
     const MISSED_METRIC: Option<&'static str> = None;
 
     fn desired(&self) -> DesiredSchedule {

@@ -11,7 +11,7 @@ use portreeve_api::{
 };
 use portreeve_cron::{Dialect, DstPolicy, Schedule};
 use portreeve_informer::Projection;
-use portreeve_reconcile::Object;
+use portreeve_reconcile::{LATENCY_BUCKETS, Object};
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 
@@ -216,6 +216,7 @@ fn condition_update<'a>(
 impl ScheduleResource for CachedCronTab {
     const RESOURCE: Resource = CRONTABS;
     const SKEW_METRIC: &'static str = "crontab_controller_job_creation_skew_duration_seconds";
+    const SKEW_BUCKETS: &'static [f64] = LATENCY_BUCKETS;
     const MISSED_METRIC: Option<&'static str> = Some("crontab_controller_missed_runs_total");
 
     fn desired(&self) -> DesiredSchedule {

@@ -166,10 +166,14 @@ fn build<K: ScheduleResource>(
         .workers(workers.into())
         .latency(
             K::SKEW_METRIC,
-            "Time between when a job is scheduled to be run, and when it is created",
+            "Seconds between the scheduled time of a run and the creation of its Job.",
+            K::SKEW_BUCKETS,
         )?;
     if let Some(metric) = K::MISSED_METRIC {
-        controller = controller.counter(metric, "Number of scheduled runs that were missed and will never start")?;
+        controller = controller.counter(
+            metric,
+            "Number of scheduled runs that were missed and will never start.",
+        )?;
     }
     let (job_run_tracker, job_clock) = (run_tracker.clone(), Arc::clone(&clock));
     let controller = controller

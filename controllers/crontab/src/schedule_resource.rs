@@ -25,6 +25,8 @@ pub(crate) trait ScheduleResource: Projection {
     const RESOURCE: Resource;
     /// The name of the histogram that observes how late Jobs are created.
     const SKEW_METRIC: &'static str;
+    /// The buckets of this histogram, in seconds.
+    const SKEW_BUCKETS: &'static [f64];
     /// The name of the counter of missed runs; `None` if the status of this kind does not record
     /// which runs were counted.
     const MISSED_METRIC: Option<&'static str>;

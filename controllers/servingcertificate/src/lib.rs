@@ -39,6 +39,7 @@ const CONFIG_MAP: &str = "tls_ca_config_map";
 /// flags name a Secret; they are limited to two objects, so they are not among `rules`.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
+    log_target: module_path!(),
     aliases: &["serving-certificate"],
     on_by_default: false,
     crds: &[],

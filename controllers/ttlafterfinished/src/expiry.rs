@@ -22,6 +22,8 @@ pub(crate) trait Expiring: Projection {
     const LATENCY_METRIC: &'static str;
     /// The HELP text of that histogram.
     const LATENCY_HELP: &'static str;
+    /// The buckets of that histogram, in seconds.
+    const LATENCY_BUCKETS: &'static [f64];
     /// The verb for the start of the lifetime in messages, for example `finished`.
     const START_VERB: &'static str;
 

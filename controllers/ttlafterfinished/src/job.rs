@@ -71,7 +71,11 @@ impl Expiring for CachedJob {
     const RESOURCE: Resource = Resource::namespaced("batch", "v1", "Job", "jobs");
     const QUEUE: &'static str = "ttl_jobs_to_delete";
     const LATENCY_METRIC: &'static str = "ttl_after_finished_controller_job_deletion_duration_seconds";
-    const LATENCY_HELP: &'static str = "Seconds from the expiry of a finished Job to its deletion";
+    const LATENCY_HELP: &'static str = "Seconds from the expiry of a finished Job to its deletion.";
+    /// Those of kube-controller-manager.
+    const LATENCY_BUCKETS: &'static [f64] = &[
+        0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6, 819.2,
+    ];
     const START_VERB: &'static str = "finished";
 
     fn lifetime(&self) -> Option<Lifetime> {

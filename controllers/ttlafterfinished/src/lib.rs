@@ -56,7 +56,7 @@ fn build<K: Expiring>(ctx: &Context<'_>) -> Result<Registrations, BuildError> {
     };
     let controller = KeyedController::new(ctx, K::QUEUE, reconciler)
         .workers(workers.into())
-        .latency(K::LATENCY_METRIC, K::LATENCY_HELP)?
+        .latency(K::LATENCY_METRIC, K::LATENCY_HELP, K::LATENCY_BUCKETS)?
         // Every change enqueues the key, also of an object that does not expire. If a user removes
         // the TTL or the object, the next decision removes the key from the queue's heap of timers.
         .watch(&objects, |delta| [delta.key()]);

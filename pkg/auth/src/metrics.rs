@@ -4,13 +4,11 @@
 
 use std::time::Duration;
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, exponential_buckets};
+use portreeve_metrics::Registry;
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, exponential_buckets};
 
 /// The buckets of reviews, in seconds.
 const REVIEW_BUCKETS: [f64; 8] = [0.25, 0.5, 0.7, 1.0, 1.5, 3.0, 5.0, 10.0];
-
-const REVIEWS: &str = "Number of HTTP requests partitioned by status code.";
-const REVIEW_DURATIONS: &str = "Request latency in seconds. Broken down by status code.";
 
 /// The counter and the durations of one kind of step.
 #[derive(Clone)]
@@ -55,8 +53,7 @@ pub struct Metrics {
     pub(crate) token_reviews: StepMetrics,
     /// `SubjectAccessReviews`, by status code.
     pub(crate) access_reviews: StepMetrics,
-    /// Whether tokens were found in the cache.
-    pub(crate) token_cache: StepMetrics,
+    pub(crate) token_cache: TokenCacheMetrics,
 }
 
 impl Metrics {
@@ -72,10 +69,13 @@ impl Metrics {
         Ok(Self {
             authentication: step(
                 "result",
-                ("authentication_attempts", "Counter of authenticated attempts."),
+                (
+                    "authentication_attempts",
+                    "Number of authenticated requests to the listener, by result: success or error.",
+                ),
                 (
                     "authentication_duration_seconds",
-                    "Authentication duration in seconds broken out by result.",
+                    "Duration of the authentication of a request in seconds, by result.",
                 ),
                 &attempts,
             )?,
@@ -83,39 +83,101 @@ impl Metrics {
                 "result",
                 (
                     "authorization_attempts_total",
-                    "Counter of authorization attempts broken down by result. It can be either 'allowed', 'denied', \
-                     'no-opinion' or 'error'.",
+                    "Number of authorized requests to the listener, by result: allowed, no-opinion or error.",
                 ),
                 (
                     "authorization_duration_seconds",
-                    "Authorization duration in seconds broken out by result.",
+                    "Duration of the authorization of a request in seconds, by result.",
                 ),
                 &attempts,
             )?,
-            token_reviews: step(
-                "code",
-                ("apiserver_delegated_authn_request_total", REVIEWS),
-                ("apiserver_delegated_authn_request_duration_seconds", REVIEW_DURATIONS),
-                &REVIEW_BUCKETS,
-            )?,
-            access_reviews: step(
-                "code",
-                ("apiserver_delegated_authz_request_total", REVIEWS),
-                ("apiserver_delegated_authz_request_duration_seconds", REVIEW_DURATIONS),
-                &REVIEW_BUCKETS,
-            )?,
-            token_cache: step(
-                "status",
-                (
-                    "authentication_token_cache_request_total",
-                    "Number of requests with a token, by whether the cache held the answer (hit or miss).",
-                ),
-                (
-                    "authentication_token_cache_request_duration_seconds",
-                    "Duration of the authentication of a token in seconds, by whether the cache held the answer.",
-                ),
-                prometheus::DEFAULT_BUCKETS,
-            )?,
+            token_reviews: reviews(registry, "authn", "TokenReviews")?,
+            access_reviews: reviews(registry, "authz", "SubjectAccessReviews")?,
+            token_cache: TokenCacheMetrics::register(registry)?,
         })
+    }
+}
+
+/// Registers the metrics of one kind of review, which is a part of their names.
+fn reviews(registry: &Registry, kind: &str, object: &str) -> Result<StepMetrics, prometheus::Error> {
+    let name = |end| format!("apiserver_delegated_{kind}_request_{end}");
+    StepMetrics::register(
+        registry,
+        "code",
+        (
+            &name("total"),
+            &format!("Number of {object}, by the status code of the response."),
+        ),
+        (
+            &name("duration_seconds"),
+            &format!("Duration of {object} in seconds, by status code."),
+        ),
+        &REVIEW_BUCKETS,
+    )
+}
+
+/// The metrics of the cache of tokens.
+#[derive(Clone)]
+pub(crate) struct TokenCacheMetrics {
+    /// Whether tokens were found in the cache.
+    pub(crate) requests: StepMetrics,
+    /// Reviews for the cache, by whether they were answered.
+    pub(crate) fetches: IntCounterVec,
+    /// Reviews in flight, and requests that wait for one.
+    active_fetches: IntGaugeVec,
+}
+
+impl TokenCacheMetrics {
+    fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let requests = StepMetrics::register(
+            registry,
+            "status",
+            (
+                "authentication_token_cache_request_total",
+                "Number of requests with a token, by whether the cache held the answer (hit or miss).",
+            ),
+            (
+                "authentication_token_cache_request_duration_seconds",
+                "Duration of the authentication of a token in seconds, by whether the cache held the answer.",
+            ),
+            prometheus::DEFAULT_BUCKETS,
+        )?;
+        let fetches = IntCounterVec::new(
+            Opts::new(
+                "authentication_token_cache_fetch_total",
+                "Number of TokenReviews for the cache, by status: ok, or error if the apiserver did not answer.",
+            ),
+            &["status"],
+        )?;
+        let active_fetches = IntGaugeVec::new(
+            Opts::new(
+                "authentication_token_cache_active_fetch_count",
+                "Number of TokenReviews in flight (in_flight), and of requests that wait for one (blocked).",
+            ),
+            &["status"],
+        )?;
+        registry.register(Box::new(fetches.clone()))?;
+        registry.register(Box::new(active_fetches.clone()))?;
+        Ok(Self {
+            requests,
+            fetches,
+            active_fetches,
+        })
+    }
+
+    /// Counts an active fetch until the result is dropped.
+    pub(crate) fn active_fetch(&self, status: &str) -> ActiveFetch {
+        let gauge = self.active_fetches.with_label_values(&[status]);
+        gauge.inc();
+        ActiveFetch(gauge)
+    }
+}
+
+/// An active fetch, which is counted until it is dropped.
+pub(crate) struct ActiveFetch(IntGauge);
+
+impl Drop for ActiveFetch {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }

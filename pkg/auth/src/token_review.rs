@@ -83,9 +83,12 @@ impl TokenReviewer {
         let started = Instant::now();
         let (status, verdict) = match self.find(token) {
             Lookup::Cached(verdict) => (HIT, Ok(verdict)),
-            Lookup::Pending(review) => (MISS, review.await),
+            Lookup::Pending(review) => {
+                let _blocked = self.metrics.token_cache.active_fetch("blocked");
+                (MISS, review.await)
+            }
         };
-        self.metrics.token_cache.observe(status, started.elapsed());
+        self.metrics.token_cache.requests.observe(status, started.elapsed());
         verdict
     }
 
@@ -115,10 +118,11 @@ impl TokenReviewer {
     /// waits for it.
     fn review(&self, key: Key, token: String) -> Shared<Review> {
         let (client, ttl) = (self.client.clone(), self.ttl);
-        let reviews = self.metrics.token_reviews.clone();
+        let metrics = self.metrics.clone();
         let state = Arc::clone(&self.state);
         async move {
             let _in_flight = InFlight { state: &state, key };
+            let _active = metrics.token_cache.active_fetch("in_flight");
             let review = TokenReview {
                 spec: TokenReviewSpec {
                     token,
@@ -126,7 +130,10 @@ impl TokenReviewer {
                 },
                 ..TokenReview::default()
             };
-            let verdict = verdict(send(&client, &review, SUBJECT, &reviews).await?)?;
+            let answer = send(&client, &review, SUBJECT, &metrics.token_reviews).await;
+            let status = if answer.is_ok() { "ok" } else { "error" };
+            metrics.token_cache.fetches.with_label_values(&[status]).inc();
+            let verdict = verdict(answer?)?;
             state.lock().cache.insert(key, verdict.clone(), Instant::now(), ttl);
             Ok(verdict)
         }

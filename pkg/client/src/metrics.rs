@@ -1,7 +1,8 @@
 //! The `rest_client_*` metrics, with the names, labels and buckets of Kubernetes' components, and a
 //! count of reloaded credentials.
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
+use portreeve_metrics::Registry;
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts};
 
 const DURATION_BUCKETS: &[f64] = &[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
 const SIZE_BUCKETS: &[f64] = &[
@@ -47,28 +48,28 @@ impl Metrics {
             requests: IntCounterVec::new(
                 Opts::new(
                     "rest_client_requests_total",
-                    "Number of HTTP requests, partitioned by status code, method, and host.",
+                    "Number of requests to the apiserver. Without a response, the code is <error>.",
                 ),
                 &["code", "method", "host"],
             )?,
             durations: histogram(
                 "rest_client_request_duration_seconds",
-                "Request latency in seconds. Broken down by verb, and host.",
+                "Seconds until the end of the response to a request. Open watches are not measured.",
                 DURATION_BUCKETS,
             )?,
             request_sizes: histogram(
                 "rest_client_request_size_bytes",
-                "Request size in bytes. Broken down by verb and host.",
+                "Bytes in the body of a request.",
                 SIZE_BUCKETS,
             )?,
             response_sizes: histogram(
                 "rest_client_response_size_bytes",
-                "Response size in bytes. Broken down by verb and host.",
+                "Bytes in the body of a response.",
                 SIZE_BUCKETS,
             )?,
             limiter_durations: histogram(
                 "rest_client_rate_limiter_duration_seconds",
-                "Client side rate limiter latency in seconds. Broken down by verb, and host.",
+                "Seconds that a request waited for --kube-api-qps. No series without that limit.",
                 DURATION_BUCKETS,
             )?,
             credential_reloads: IntCounterVec::new(

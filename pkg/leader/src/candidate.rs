@@ -95,6 +95,8 @@ impl Candidate {
             candidate: &self,
         };
         candidate_loop.status.set(0);
+        // A rate needs the series before the first slow path.
+        self.metrics.slow_paths(&self.name);
         self.metrics
             .watch_renewals(&self.name, &self.shared, Shared::renewal_age);
         let pause = self.times.retry_period;

@@ -7,8 +7,9 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use portreeve_metrics::Registry;
 use prometheus::{
-    GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     core::{Collector, Desc},
     proto::MetricFamily,
 };
@@ -33,16 +34,14 @@ impl Metrics {
             status: IntGaugeVec::new(
                 Opts::new(
                     "leader_election_master_status",
-                    "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 indicates master. \
-                     'name' is the string used to identify the lease. Please make sure to group by name.",
+                    "Whether this process holds the Lease (1) or not (0).",
                 ),
                 &["name"],
             )?,
             slow_paths: IntCounterVec::new(
                 Opts::new(
                     "leader_election_slowpath_total",
-                    "Total number of slow path exercised in renewing leader leases. 'name' is the string used to identify the \
-                     lease. Please make sure to group by name.",
+                    "Number of renewals that had to read the Lease first.",
                 ),
                 &["name"],
             )?,

@@ -1,15 +1,16 @@
 //! The metrics of informers, which are read from the factory at each scrape. A gauge that is set
 //! elsewhere would be outdated between updates.
 //!
-//! The series of a watch end with it. Watches that only the garbage collector reads have none: there
-//! may be hundreds of them, and `gc_monitor_synced` shows their state.
+//! The series of a watch end with it. Watches that only the garbage collector reads have none:
+//! there may be hundreds of them, and `gc_monitor_synced` shows their state.
 
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
 use portreeve_informer::{Factory, Report};
+use portreeve_metrics::Registry;
 use prometheus::{
-    Gauge, GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry,
+    Gauge, GaugeVec, IntCounterVec, IntGaugeVec, Opts,
     core::{Collector, Desc, Metric},
     proto::{LabelPair, MetricFamily, MetricType},
 };

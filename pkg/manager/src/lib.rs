@@ -25,12 +25,12 @@ use parking_lot::RwLock;
 use portreeve_client::{ApiErrorKind, Connection, error_chain, readyz};
 use portreeve_informer::{Factory, InformerConfig};
 use portreeve_leader::{Election, Heartbeat};
+use portreeve_metrics::Registry;
 use portreeve_reconcile::{
     BuildError, Clock, ControllerFailure, Descriptor, EventWriter, Events, SharedContext, Shutdown,
 };
 use portreeve_serving::HealthCheckers;
 use portreeve_workqueue::RetryBudget;
-use prometheus::Registry;
 use tokio::{task::JoinSet, time::timeout};
 
 pub use crate::{
@@ -219,6 +219,19 @@ impl Manager {
         DebugPages::of(&self.state)
     }
 
+    /// Builds every controller without running it, so that the registry contains its metrics.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when a controller cannot be built.
+    pub fn build_controllers(self, flags: &clap::ArgMatches) -> Result<(), Error> {
+        let (manager, groups, _) = self.into_context();
+        for group in &groups {
+            RunningGroup::build(&manager, group, flags)?;
+        }
+        Ok(())
+    }
+
     /// Runs each group while it leads, until `stop` is requested or an error occurs, and then stops
     /// everything in order.
     ///
@@ -228,24 +241,16 @@ impl Manager {
     ///
     /// Returns the most severe [`Error`] of all groups.
     pub async fn run(self, flags: &clap::ArgMatches, stop: Shutdown) -> Result<(), Error> {
+        let (manager, groups, events) = self.into_context();
         let flushed = Shutdown::new();
         let mut writer = JoinSet::new();
-        writer.spawn(self.writer.run(flushed.clone()));
-        let heartbeat = self.settings.heartbeat.clone();
+        writer.spawn(events.run(flushed.clone()));
+        let heartbeat = manager.settings.heartbeat.clone();
         let mut background = JoinSet::new();
         background.spawn(async move { heartbeat.beat().await });
-        let manager = ManagerContext {
-            connection: self.connection,
-            settings: self.settings,
-            informers: self.informers,
-            shared: self.shared,
-            client: self.client,
-            metrics: self.metrics,
-            state: self.state,
-        };
         let (outage, client) = (manager.connection.outage().clone(), manager.client.clone());
         background.spawn(async move { outage.probe(&client).await });
-        let (result, drained) = manager.run(self.groups, flags, &stop).await;
+        let (result, drained) = manager.run(groups, flags, &stop).await;
         flushed.request();
         if timeout(FLUSH_LIMIT, writer.join_next()).await.is_err() {
             tracing::warn!("dropping events that were not written in time");
@@ -255,6 +260,19 @@ impl Manager {
         manager.informers.stop().await;
         background.shutdown().await;
         result
+    }
+
+    fn into_context(self) -> (ManagerContext, Vec<ControllerGroup>, EventWriter) {
+        let context = ManagerContext {
+            connection: self.connection,
+            settings: self.settings,
+            informers: self.informers,
+            shared: self.shared,
+            client: self.client,
+            metrics: self.metrics,
+            state: self.state,
+        };
+        (context, self.groups, self.writer)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The manager's own metrics.
 
-use prometheus::{IntGauge, IntGaugeVec, Opts, PullingGauge, Registry};
+use portreeve_metrics::Registry;
+use prometheus::{IntGauge, IntGaugeVec, Opts, PullingGauge};
 use tokio::runtime::Handle;
 
 pub(crate) struct Metrics {
@@ -13,7 +14,7 @@ impl Metrics {
         let running = IntGaugeVec::new(
             Opts::new(
                 "running_managed_controllers",
-                "Indicates where instances of a controller are currently running",
+                "Whether the controller runs (1) or waits for its Lease (0).",
             ),
             &["name", "manager"],
         )?;

@@ -6,8 +6,8 @@ use futures::future::BoxFuture;
 use kube::Client;
 use portreeve_client::Outage;
 use portreeve_informer::{Informer, Projection, Watch};
+use portreeve_metrics::Registry;
 use portreeve_workqueue::RetryBudget;
-use prometheus::Registry;
 
 use crate::{
     Clock, DebugPage, Events, GroupInformers, GroupLease, Metrics, QueueHealthChecker, ReadinessChecker, Shutdown,

@@ -2,11 +2,12 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use prometheus::{Histogram, HistogramOpts, IntCounter, Registry};
+use portreeve_metrics::Registry;
+use prometheus::{Histogram, HistogramOpts, IntCounter};
 
-/// Buckets in seconds: finer for our latencies, then powers of two as in Kubernetes, so that our
-/// metrics and Kubernetes' can share a dashboard.
-const LATENCY_BUCKETS: &[f64] = &[
+/// The buckets of latencies that Kubernetes does not measure, in seconds. From 1 s on, they are
+/// those of `cronjob_controller_job_creation_skew_duration_seconds`.
+pub const LATENCY_BUCKETS: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0,
 ];
 
@@ -35,8 +36,9 @@ impl ControllerMetrics {
         registry: &Registry,
         name: &'static str,
         help: &str,
+        buckets: &[f64],
     ) -> Result<(), prometheus::Error> {
-        let histogram = Histogram::with_opts(HistogramOpts::new(name, help).buckets(LATENCY_BUCKETS.to_vec()))?;
+        let histogram = Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec()))?;
         registry.register(Box::new(histogram.clone()))?;
         Arc::make_mut(&mut self.latencies).insert(name, histogram);
         Ok(())

@@ -11,7 +11,8 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube_runtime::events::{Event, EventType, Recorder, Reporter};
 use parking_lot::Mutex;
-use prometheus::{IntCounter, Registry};
+use portreeve_metrics::Registry;
+use prometheus::IntCounter;
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until},

@@ -34,7 +34,7 @@ mod shutdown;
 pub use apply::{Applied, Applier, EffectError};
 pub use clock::{Clock, SystemClock};
 pub use controller::{BuildError, Context, Controller, ControllerFailure, Registrations, SharedContext};
-pub use controller_metrics::ControllerMetrics;
+pub use controller_metrics::{ControllerMetrics, LATENCY_BUCKETS};
 pub use debug::{DebugPage, DebugQuery, DebugResponse};
 pub use descriptor::{Descriptor, Rule};
 pub use events::{EventWriter, Events};

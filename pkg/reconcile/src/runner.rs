@@ -18,7 +18,12 @@ use portreeve_informer::{CacheSyncTimeout, Cause, Change, Delta, Informer, Proje
 use portreeve_workqueue::{Flow, Lane, Queue};
 use tokio::task::JoinSet;
 
-use self::{enqueue_gate::EnqueueGate, failure_log::FailureLog, own_writes::OwnWrites, worker::Worker};
+use self::{
+    enqueue_gate::EnqueueGate,
+    failure_log::FailureLog,
+    own_writes::OwnWrites,
+    worker::{ReconcileResult, Worker},
+};
 use crate::{
     Applier, BuildError, Context, Controller, ControllerFailure, ControllerMetrics, FenceMonitor, QueueHealthChecker,
     Reconciler, Registrations, SharedContext, Shutdown, held_retries_checker, retry_after_outages,
@@ -109,14 +114,16 @@ impl<R: Reconciler> KeyedController<R> {
     }
 
     /// Declares a histogram of seconds for
-    /// [`Effect::ObserveLatency`](crate::Effect::ObserveLatency).
+    /// [`Effect::ObserveLatency`](crate::Effect::ObserveLatency). Use the buckets of Kubernetes for
+    /// its metrics, and [`LATENCY_BUCKETS`](crate::LATENCY_BUCKETS) for others.
     ///
     /// # Errors
     ///
     /// Returns an error when the process already has a metric with this name.
-    pub fn latency(mut self, metric: &'static str, help: &str) -> Result<Self, BuildError> {
+    pub fn latency(mut self, metric: &'static str, help: &str, buckets: &[f64]) -> Result<Self, BuildError> {
         let registry = &self.shared.registry;
-        let added = self.applier.controller_metrics.add_latency(registry, metric, help);
+        let metrics = &mut self.applier.controller_metrics;
+        let added = metrics.add_latency(registry, metric, help, buckets);
         self.with_metric(metric, added)
     }
 
@@ -199,6 +206,7 @@ impl<R: Reconciler> KeyedController<R> {
     /// Returns the finished controller with the checks of its queue and of its writes.
     pub fn build(self) -> Registrations {
         let (name, queue) = (self.queue_name, self.queue.clone());
+        self.shared.metrics.start_at_zero(self.name, &ReconcileResult::LABELS);
         let checker = QueueHealthChecker::of(self.name, name, queue.clone(), ObjectKey::to_string);
         Registrations {
             queue_health_checkers: vec![checker],

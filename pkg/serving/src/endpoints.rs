@@ -14,7 +14,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Request, StatusCode};
-use prometheus::Registry;
 use rustls::pki_types::CertificateDer;
 use tower::ServiceExt;
 
@@ -44,9 +43,8 @@ pub struct HttpEndpoints {
     pub access: Arc<dyn AccessControl>,
     /// The health checks.
     pub health: HealthCheckers,
-    /// The registry that `/metrics` renders. The server adds its own metrics and those of the
-    /// process, so each registry can be served only once.
-    pub registry: Registry,
+    /// The metrics of the server, in the registry that `/metrics` renders.
+    pub metrics: Metrics,
     /// All other routes. The health paths, `/metrics` and `/metrics/slis` never reach this router.
     pub extra_routes: Router,
 }
@@ -60,12 +58,12 @@ pub(crate) struct RequestHandler {
 }
 
 impl RequestHandler {
-    /// Creates the handler. `metrics` belong to the registry of the endpoints.
-    pub(crate) fn new(endpoints: HttpEndpoints, metrics: Metrics, access: Access, request_limit: Duration) -> Self {
+    pub(crate) fn new(endpoints: HttpEndpoints, access: Access, request_limit: Duration) -> Self {
         let HttpEndpoints {
             health: HealthCheckers { livez, readyz, healthz },
             extra_routes,
-            ..
+            metrics,
+            access: _,
         } = endpoints;
         let slis = metrics.clone();
         let routes = Router::new()

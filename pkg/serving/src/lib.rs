@@ -6,8 +6,8 @@
 //! everybody ([`AllowedPaths`]). It does not define the checks, and it asks an [`AccessControl`]
 //! who may see everything else.
 //!
-//! Architecture Invariant: this crate depends on none of our other crates. Checks, routes and
-//! access control are passed in as values.
+//! Architecture Invariant: of our other crates, this one depends only on `portreeve_metrics`.
+//! Checks, routes and access control are passed in as values.
 //! Architecture Invariant: no process-wide state. The crypto provider is passed to rustls, and the
 //! caller owns the registry.
 //! Architecture Invariant: every task is joined before [`Server::serve`] returns, and every wait in
@@ -21,6 +21,8 @@ mod endpoints;
 mod health;
 mod metrics;
 mod options;
+#[cfg(target_os = "linux")]
+mod process;
 mod reload;
 mod server;
 #[cfg(test)]
@@ -33,6 +35,7 @@ pub use access::{AccessControl, Decision, User};
 pub use allowed_paths::{AllowedPaths, InvalidPath};
 pub use endpoints::{HealthChecker, HealthCheckers, HttpEndpoints};
 pub use health::{Check, HealthStatus};
+pub use metrics::Metrics;
 pub use options::{Args, SecretArgs};
 pub use server::{Error, Server};
 pub use thread::ServerHandle;

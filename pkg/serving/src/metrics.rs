@@ -8,9 +8,10 @@
 
 use std::collections::HashSet;
 
+use portreeve_metrics::Registry;
 use prometheus::core::Collector;
 use prometheus::proto::LabelPair;
-use prometheus::{Gauge, GaugeVec, IntCounterVec, Opts, Registry, TextEncoder};
+use prometheus::{Gauge, GaugeVec, IntCounterVec, Opts, TextEncoder};
 
 use crate::tls::Identity;
 use crate::{Check, HealthStatus};
@@ -23,9 +24,9 @@ pub(crate) const RELOAD_FAILURE: &str = "failure";
 
 const STATUSES: [&str; 2] = ["success", "error"];
 
-/// The caller's registry and the metrics that this crate adds to it.
+/// The registry that `/metrics` renders, with the metrics that this crate adds to it.
 #[derive(Clone)]
-pub(crate) struct Metrics {
+pub struct Metrics {
     registry: Registry,
     healthcheck: GaugeVec,
     healthchecks_total: IntCounterVec,
@@ -39,19 +40,16 @@ impl Metrics {
     /// # Errors
     ///
     /// Returns an error when the registry already contains one of these metrics.
-    pub(crate) fn register(registry: Registry) -> Result<Self, prometheus::Error> {
+    pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let healthcheck = GaugeVec::new(
             Opts::new(
                 "kubernetes_healthcheck",
-                "This metric records the result of a single healthcheck.",
+                "Last result of a health check: 1 success, 0 failure.",
             ),
             &["name", "type"],
         )?;
         let healthchecks_total = IntCounterVec::new(
-            Opts::new(
-                "kubernetes_healthchecks_total",
-                "This metric records the results of all healthcheck.",
-            ),
+            Opts::new("kubernetes_healthchecks_total", "Number of results of a health check."),
             &["name", "type", "status"],
         )?;
         let certificate_reloads = IntCounterVec::new(
@@ -75,9 +73,9 @@ impl Metrics {
         registry.register(Box::new(certificate_reloads.clone()))?;
         registry.register(Box::new(certificate_expiry.clone()))?;
         #[cfg(target_os = "linux")]
-        registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
+        registry.register(Box::new(crate::process::ProcessCollector::new()?))?;
         Ok(Self {
-            registry,
+            registry: registry.clone(),
             healthcheck,
             healthchecks_total,
             certificate_reloads,
@@ -172,7 +170,7 @@ mod tests {
 
     #[test]
     fn checks_are_counted_and_removed_when_gone() {
-        let metrics = Metrics::register(Registry::new()).unwrap();
+        let metrics = Metrics::register(&Registry::new()).unwrap();
         let checks = [
             Check::ok("ping"),
             Check::note("crd", "missing"),
@@ -208,9 +206,9 @@ mod tests {
     #[test]
     fn registry_cannot_be_used_twice() {
         let registry = Registry::new();
-        Metrics::register(registry.clone()).unwrap();
+        Metrics::register(&registry).unwrap();
         assert!(matches!(
-            Metrics::register(registry),
+            Metrics::register(&registry),
             Err(prometheus::Error::AlreadyReg)
         ));
     }

@@ -19,7 +19,6 @@ use tokio_util::sync::CancellationToken;
 use crate::access::Access;
 use crate::connection::{Connections, Limits, Shared};
 use crate::endpoints::RequestHandler;
-use crate::metrics::Metrics;
 use crate::reload::reload_certificate;
 use crate::tls::{self, Identity};
 use crate::{AllowedPaths, Args, CertificateSink, HttpEndpoints};
@@ -68,15 +67,6 @@ pub enum Error {
     /// The serving thread ended unexpectedly.
     #[error("the thread that serves HTTPS ended unexpectedly")]
     ThreadExited,
-    /// The registry is already served, or another component registers metrics with these names.
-    #[error(
-        "failed to add the serving metrics to the registry: serve each registry only once, and do not register a process collector"
-    )]
-    RegisterMetrics {
-        /// The cause.
-        #[source]
-        source: prometheus::Error,
-    },
 }
 
 /// A bound listener with its certificate. Clients can connect immediately and wait until
@@ -139,8 +129,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// Returns an error when the registry of the endpoints is already served, when the current
-    /// runtime has no I/O driver, or when access control ends.
+    /// Returns an error when the current runtime has no I/O driver, or when access control ends.
     pub async fn serve(self, endpoints: HttpEndpoints, stop: CancellationToken) -> Result<(), Error> {
         self.serve_with_limits(Limits::default(), endpoints, stop).await
     }
@@ -159,13 +148,11 @@ impl Server {
             sink,
             allowed,
         } = self;
-        let metrics =
-            Metrics::register(endpoints.registry.clone()).map_err(|source| Error::RegisterMetrics { source })?;
+        let metrics = endpoints.metrics.clone();
         metrics.use_certificate(&identity);
-        let reload_metrics = metrics.clone();
         let control = Arc::clone(&endpoints.access);
         let access = Access::new(allowed, Arc::clone(&control));
-        let handler = RequestHandler::new(endpoints, metrics, access, limits.request);
+        let handler = RequestHandler::new(endpoints, access, limits.request);
         let listener = tokio::net::TcpListener::from_std(listener).map_err(|source| Error::Socket { source })?;
         let Identity { config, loaded, .. } = identity;
         let config = watch::Sender::new(config);
@@ -187,7 +174,7 @@ impl Server {
                 connections.open(stream, peer);
             }
         };
-        let reloading = reload_certificate(loaded, &sink, &config, &reload_metrics);
+        let reloading = reload_certificate(loaded, &sink, &config, &metrics);
         let result = tokio::select! {
             () = stop.cancelled() => Ok(()),
             () = accepting => Ok(()),

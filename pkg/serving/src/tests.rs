@@ -17,7 +17,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, pending, ready};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
-use prometheus::Registry;
+use portreeve_metrics::Registry;
 use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -31,7 +31,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::connection::Limits;
 use crate::tls::Identity;
-use crate::{AccessControl, Args, Check, Decision, Error, HealthChecker, HealthCheckers, HttpEndpoints, Server, User};
+use crate::{
+    AccessControl, Args, Check, Decision, Error, HealthChecker, HealthCheckers, HttpEndpoints, Metrics, Server, User,
+};
 
 /// Access control without an apiserver. The header `Authorization` is the user's name: `admin` may
 /// do everything, and `reader` may read /metrics. `stranger` has bad credentials, nobody can decide
@@ -98,7 +100,7 @@ fn endpoints() -> HttpEndpoints {
     HttpEndpoints {
         access: Arc::new(NamedUsers),
         health,
-        registry: Registry::new(),
+        metrics: Metrics::register(&Registry::new()).unwrap(),
         extra_routes: Router::new(),
     }
 }

@@ -29,6 +29,8 @@ pub struct ZPages {
     pub component: &'static str,
     /// The version of its binary.
     pub version: &'static str,
+    /// The version of the compiler of its binary.
+    pub rust_version: &'static str,
     /// The values of all flags, without secrets. `None` turns `/flagz` off.
     pub flags: Option<BTreeMap<String, String>>,
     /// Other paths that are worth a look. `None` turns `/statusz` off.
@@ -43,6 +45,7 @@ impl ZPages {
         let Self {
             component,
             version,
+            rust_version,
             flags,
             paths,
             started,
@@ -62,7 +65,7 @@ impl ZPages {
         }
         if let Some(paths) = paths {
             let page = async move |headers: HeaderMap| {
-                let status = Status::of(started, version, &paths);
+                let status = Status::of(started, (version, rust_version), &paths);
                 respond(&headers, "Statusz", component, || status.lines(), || status.fields())
             };
             routes = routes.route("/statusz", get(page));
@@ -136,15 +139,21 @@ struct Status<'a> {
     started: Timestamp,
     uptime_seconds: u64,
     version: &'static str,
+    rust_version: &'static str,
     paths: &'a [&'static str],
 }
 
 impl<'a> Status<'a> {
-    fn of(started: SystemTime, version: &'static str, paths: &'a [&'static str]) -> Self {
+    fn of(
+        started: SystemTime,
+        (version, rust_version): (&'static str, &'static str),
+        paths: &'a [&'static str],
+    ) -> Self {
         Self {
             started: Timestamp::try_from(started).unwrap_or_default(),
             uptime_seconds: started.elapsed().unwrap_or_default().as_secs(),
             version,
+            rust_version,
             paths,
         }
     }
@@ -157,7 +166,7 @@ impl<'a> Status<'a> {
             seconds / 3600,
             seconds / 60 % 60,
             seconds % 60,
-            env!("CARGO_PKG_RUST_VERSION"),
+            self.rust_version,
             self.version,
             self.paths.join(" ")
         )

@@ -8,8 +8,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use portreeve_metrics::Registry;
 use portreeve_workqueue::{Lane, Metrics, Outcome, Queue};
-use prometheus::Registry;
 use tokio::runtime::{Builder, Runtime};
 
 /// A key like those of objects, with two shared strings.

@@ -18,7 +18,7 @@ use loom::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
 };
-use prometheus::Registry;
+use portreeve_metrics::Registry;
 
 use crate::{Lane, Metrics, Outcome, Queue, RetryBudget, sync};
 

@@ -1,9 +1,8 @@
 //! The `workqueue_*` metrics, with the names, labels and buckets of Kubernetes' components.
 //!
-//! Depth, held retries, tokens, unfinished work and the longest run are computed when the registry is
-//! read.
-//! client-go's ticker writes them every 500 ms instead. So values are never older than the scrape,
-//! a run of 400 ms is visible, and there is no task to stop.
+//! Depth, held retries, tokens, unfinished work and the longest run are computed when the registry
+//! is read. client-go's ticker writes them every 500 ms instead. So values are never older than the
+//! scrape, a run of 400 ms is visible, and there is no task to stop.
 //!
 //! Architecture Invariant: no global registry, and no strong reference to a queue. A queue's gauges
 //! end with it, and its counters stay.
@@ -11,8 +10,9 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
+use portreeve_metrics::Registry;
 use prometheus::{
-    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
+    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
     core::{Collector, Desc},
     exponential_buckets,
     proto::MetricFamily,
@@ -61,17 +61,14 @@ impl Metrics {
             let options = HistogramOpts::new(name, help).buckets(buckets.clone());
             HistogramVec::new(options, &label)
         };
+        let counter = |name: &str, help: &str| IntCounterVec::new(Opts::new(name, help), &label);
+        let gauge = |name: &str, help: &str| IntGaugeVec::new(Opts::new(name, help), &label);
+        let seconds = |name: &str, help: &str| GaugeVec::new(Opts::new(name, help), &label);
         let families = Families {
-            adds: IntCounterVec::new(
-                Opts::new("workqueue_adds_total", "Number of keys that became ready."),
-                &label,
-            )?,
-            retries: IntCounterVec::new(
-                Opts::new(
-                    "workqueue_retries_total",
-                    "Number of keys that were scheduled for later, by backoff or for a requested time.",
-                ),
-                &label,
+            adds: counter("workqueue_adds_total", "Number of keys that became ready.")?,
+            retries: counter(
+                "workqueue_retries_total",
+                "Number of keys that were scheduled for later, by backoff or for a requested time.",
             )?,
             queue_durations: histogram(
                 "workqueue_queue_duration_seconds",
@@ -81,38 +78,24 @@ impl Metrics {
                 "workqueue_work_duration_seconds",
                 "Seconds for which workers held keys.",
             )?,
-            depth: IntGaugeVec::new(
-                Opts::new("workqueue_depth", "Number of keys that are due and not yet taken."),
-                &label,
+            depth: gauge("workqueue_depth", "Number of keys that are due and not yet taken.")?,
+            held: gauge(
+                "workqueue_held_retries",
+                "Number of failed keys whose backoff has passed and that wait for the retry budget.",
             )?,
-            held: IntGaugeVec::new(
-                Opts::new(
-                    "workqueue_held_retries",
-                    "Number of failed keys whose backoff has passed and that wait for the retry budget.",
-                ),
-                &label,
+            tokens: gauge(
+                "portreeve_retry_budget_tokens",
+                "Number of retries that the retry budget permits now. Negative after failed retries that sent \
+                 several requests. No series if --retry-qps is 0.",
             )?,
-            tokens: IntGaugeVec::new(
-                Opts::new(
-                    "portreeve_retry_budget_tokens",
-                    "Number of retries that the retry budget permits now. Negative after failed retries that sent \
-                     several requests. No series if --retry-qps is 0.",
-                ),
-                &label,
+            unfinished: seconds(
+                "workqueue_unfinished_work_seconds",
+                "Total seconds for which workers have held their current keys. It grows steadily while a worker is \
+                 stuck.",
             )?,
-            unfinished: GaugeVec::new(
-                Opts::new(
-                    "workqueue_unfinished_work_seconds",
-                    "Total seconds for which workers have held their current keys. It grows steadily while a worker is stuck.",
-                ),
-                &label,
-            )?,
-            longest: GaugeVec::new(
-                Opts::new(
-                    "workqueue_longest_running_processor_seconds",
-                    "Seconds for which the longest-running worker has held its current key.",
-                ),
-                &label,
+            longest: seconds(
+                "workqueue_longest_running_processor_seconds",
+                "Seconds for which the longest-running worker has held its current key.",
             )?,
             queues: Mutex::default(),
         };

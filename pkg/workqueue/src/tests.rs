@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use prometheus::Registry;
+use portreeve_metrics::Registry;
 use tokio::{
     sync::Semaphore,
     task::{JoinSet, yield_now},

@@ -10,11 +10,11 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::ResourceExt;
 use portreeve_api::{FOOS, Foo, ObjectKey, Resource, conditions::ConditionStatus};
+use portreeve_metrics::Registry;
 use portreeve_reconcile::{
     Applied, Applier, ControllerMetrics, Effect, Events, FenceMonitor, Object, Plan, Propagation, SystemClock, Target,
 };
 use portreeve_testing::ControlPlane;
-use prometheus::Registry;
 use serde_json::json;
 
 use crate::fixtures::{

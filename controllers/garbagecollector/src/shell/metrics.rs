@@ -4,8 +4,9 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use portreeve_garbagecollector_graph::Statistics;
+use portreeve_metrics::Registry;
 use prometheus::{
-    Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     core::{Collector, Desc},
     exponential_buckets,
     proto::MetricFamily,
@@ -28,7 +29,7 @@ impl Metrics {
         let metrics = Self {
             sync_errors: IntCounter::new(
                 "garbagecollector_controller_resources_sync_error_total",
-                "Number of garbage collector resources sync errors",
+                "Number of requests for the served resources that failed.",
             )?,
             attempts: IntCounterVec::new(
                 Opts::new(
@@ -40,7 +41,7 @@ impl Metrics {
             cascades: Histogram::with_opts(
                 HistogramOpts::new(
                     "gc_cascade_duration_seconds",
-                    "Time from the deletion of an owner until its last dependent was deleted or no longer referred to it.",
+                    "Seconds from the deletion of an owner until its last dependent was deleted or no longer referred to it.",
                 )
                 .buckets(exponential_buckets(0.005, 2.0, 18)?),
             )?,
@@ -120,7 +121,7 @@ pub(super) fn register_graph(ctx: &Arc<CollectorContext>, registry: &Registry) -
         )?,
         oldest: Gauge::new(
             "gc_oldest_pending_seconds",
-            "Time that the oldest pending object has been waiting for a successful attempt.",
+            "Seconds for which the oldest pending object has been waiting for a successful attempt.",
         )?,
         synced: gauges(
             "gc_monitor_synced",

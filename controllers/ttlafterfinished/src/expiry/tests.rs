@@ -32,6 +32,7 @@ impl Expiring for Loaf {
     const QUEUE: &'static str = "loaves";
     const LATENCY_METRIC: &'static str = "bakery_staleness_seconds";
     const LATENCY_HELP: &'static str = "Seconds from the expiry of a loaf to its deletion";
+    const LATENCY_BUCKETS: &'static [f64] = &[1.0];
     const START_VERB: &'static str = "was baked";
 
     fn lifetime(&self) -> Option<Lifetime> {

@@ -8,8 +8,8 @@ use std::sync::{
 use futures::future::join_all;
 use http::{Request, Response, StatusCode};
 use kube::client::Body;
+use portreeve_metrics::Registry;
 use portreeve_serving::{Decision, User};
-use prometheus::Registry;
 use serde_json::{Value, json};
 
 use super::*;

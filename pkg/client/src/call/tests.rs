@@ -16,7 +16,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchParams},
 };
 use parking_lot::Mutex;
-use prometheus::Registry;
+use portreeve_metrics::Registry;
 use serde_json::json;
 use tower::service_fn;
 

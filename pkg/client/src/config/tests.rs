@@ -4,7 +4,7 @@
 use std::fs;
 
 use clap::{Args as _, Command, FromArgMatches, error::ErrorKind};
-use prometheus::Registry;
+use portreeve_metrics::Registry;
 use tokio::{
     io::AsyncReadExt,
     net::{TcpListener, TcpSocket},

@@ -19,8 +19,8 @@ use parking_lot::Mutex;
 use portreeve_api::{Metadata, ObjectKey, Resource};
 use portreeve_client::{AlwaysOpen, Connection, Metrics, Outage, Settings};
 use portreeve_informer::{Change, Delta, Factory, Informer, InformerConfig, Projection, Watch};
+use portreeve_metrics::Registry;
 use portreeve_testing::{ControlPlane, FaultProxy, eventually};
-use prometheus::Registry;
 use serde::Deserialize;
 use serde_json::json;
 

@@ -1,7 +1,7 @@
 mod corpus;
 
 use portreeve_api::{ObjectKey, Resource};
-use prometheus::Registry;
+use portreeve_metrics::Registry;
 use serde_json::json;
 use tokio::{
     task::JoinSet,
@@ -332,7 +332,7 @@ async fn metrics_are_updated_only_after_all_previous_effects_succeed() {
         .add_counter(&registry, "runs_total", "runs")
         .unwrap();
     doer.controller_metrics
-        .add_latency(&registry, "skew_seconds", "skew")
+        .add_latency(&registry, "skew_seconds", "skew", crate::LATENCY_BUCKETS)
         .unwrap();
     let since = SystemClock.now() - Duration::from_mins(1);
     let count = Effect::Count {

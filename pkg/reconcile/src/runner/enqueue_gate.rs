@@ -80,8 +80,8 @@ impl EnqueueGate {
 
 #[cfg(test)]
 mod tests {
+    use portreeve_metrics::Registry;
     use portreeve_workqueue::Metrics;
-    use prometheus::Registry;
 
     use super::*;
 

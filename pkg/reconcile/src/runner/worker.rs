@@ -37,7 +37,7 @@ pub(super) struct Worker<R> {
 
 /// The result of a reconcile, as labeled in `controller_runtime_reconcile_total`.
 #[derive(Clone, Copy)]
-enum ReconcileResult {
+pub(super) enum ReconcileResult {
     Success,
     Error,
     Requeue,
@@ -45,7 +45,14 @@ enum ReconcileResult {
 }
 
 impl ReconcileResult {
-    fn label(self) -> &'static str {
+    pub(super) const LABELS: [&str; 4] = [
+        Self::Success.label(),
+        Self::Error.label(),
+        Self::Requeue.label(),
+        Self::RequeueAfter.label(),
+    ];
+
+    const fn label(self) -> &'static str {
         match self {
             Self::Success => "success",
             Self::Error => "error",

@@ -32,15 +32,14 @@ fn handler() -> RequestHandler {
     let endpoints = HttpEndpoints {
         access: Arc::new(NamedUsers),
         health,
-        registry: Registry::new(),
+        metrics: Metrics::register(&portreeve_metrics::Registry::new()).unwrap(),
         extra_routes: Router::new()
             .route("/debug/controllers/{controller}/{page}", get(page))
             .route("/secret", get(async || "hunter2")),
     };
     let allowed = "/livez,/readyz,/healthz,/debug/*".parse().unwrap();
     let access = Access::new(allowed, Arc::clone(&endpoints.access));
-    let metrics = Metrics::register(endpoints.registry.clone()).unwrap();
-    RequestHandler::new(endpoints, metrics, access, Duration::from_secs(5))
+    RequestHandler::new(endpoints, access, Duration::from_secs(5))
 }
 
 fn check(runtime: &Runtime, handler: &RequestHandler, input: &[u8]) {

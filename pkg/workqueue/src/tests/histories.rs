@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use prometheus::Registry;
+use portreeve_metrics::Registry;
 use proptest::prelude::*;
 use tokio::time::{Instant, advance};
 

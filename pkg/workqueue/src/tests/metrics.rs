@@ -1,6 +1,7 @@
 //! Tests of the metrics as a scrape reports them.
 
-use prometheus::{Registry, TextEncoder};
+use portreeve_metrics::Registry;
+use prometheus::TextEncoder;
 use tokio::time::{Instant, advance};
 
 use super::millis;

@@ -3,8 +3,8 @@ use std::time::Duration;
 use kube::{Client, client::Body};
 use parking_lot::Mutex;
 use portreeve_api::Resource;
+use portreeve_metrics::Registry;
 use portreeve_workqueue::Lane;
-use prometheus::Registry;
 use serde_json::json;
 
 use super::*;
