@@ -11,7 +11,10 @@ use portreeve_client::{ApiErrorKind, error_chain};
 use prometheus::IntCounter;
 use tokio::time::Instant;
 
-use crate::{Context, EventContent, Events, GroupLease, ReadinessCheck, ReadinessChecker, ReadinessStatus};
+use crate::{
+    Context, EventContent, Events, GroupLease, Metrics, ReadinessCheck, ReadinessChecker, ReadinessStatus,
+    SharedContext,
+};
 
 /// How long rejections must continue before they are reported. The longest delay of the fence that
 /// docs/deploying.md reports is 168 ms.
@@ -81,19 +84,9 @@ impl FencedPeriod {
 impl FenceMonitor {
     /// Creates the monitor of a controller.
     pub fn new(ctx: &Context<'_>) -> Self {
-        let counter = |fence| {
-            let fenced_writes = &ctx.shared.metrics.fenced_writes;
-            fenced_writes.with_label_values(&[ctx.name, fence])
-        };
-        let monitored = ctx.lease.clone().map(|lease| Monitored {
-            controller: ctx.name,
-            lease,
-            events: ctx.shared.events.clone(),
-            fenced_locally: counter("local"),
-            fenced_by_apiserver: counter("apiserver"),
-            fenced: Mutex::default(),
-        });
-        Self(monitored.map(Arc::new))
+        let SharedContext { events, metrics, .. } = ctx.shared;
+        let monitored = |lease| Arc::new(Monitored::new(ctx.name, lease, events.clone(), metrics));
+        Self(ctx.lease.clone().map(monitored))
     }
 
     /// Records the answer to a write. Record no writes that the fence does not cover: Leases and
@@ -118,6 +111,18 @@ impl FenceMonitor {
 }
 
 impl Monitored {
+    fn new(controller: &'static str, lease: GroupLease, events: Events, metrics: &Metrics) -> Self {
+        let counter = |fence| metrics.fenced_writes.with_label_values(&[controller, fence]);
+        Self {
+            controller,
+            lease,
+            events,
+            fenced_locally: counter("local"),
+            fenced_by_apiserver: counter("apiserver"),
+            fenced: Mutex::default(),
+        }
+    }
+
     fn admitted(&self) {
         let ended = self.fenced.lock().take();
         if ended.is_some_and(|period| period.is_reported) {
@@ -170,7 +175,47 @@ impl Monitored {
 
 #[cfg(test)]
 mod tests {
+    use kube::core::Status;
+    use portreeve_api::ObjectKey;
+    use portreeve_client::{FENCED_BY_SERVER, Fenced};
+    use portreeve_metrics::Registry;
+    use tokio::sync::watch;
+
     use super::*;
+    use crate::scripted;
+
+    #[tokio::test]
+    async fn rejected_writes_are_counted_by_the_fence_that_rejected_them() {
+        let registry = Registry::new();
+        let metrics = Metrics::register(&registry).unwrap();
+        let (events, _writer) = Events::channel(scripted::client(vec![]).0, "test", &registry).unwrap();
+        let lease = GroupLease {
+            key: ObjectKey::namespaced("n", "lease"),
+            snapshots: watch::channel(k8s_openapi::api::coordination::v1::Lease::default()).1,
+            version_decreases: watch::channel(0).1,
+            record_write: Arc::new(|_| ()),
+        };
+        let monitor = FenceMonitor(Some(Arc::new(Monitored::new("a-controller", lease, events, &metrics))));
+        let counts = || {
+            let count = |fence| metrics.fenced_writes.with_label_values(&["a-controller", fence]).get();
+            (count("local"), count("apiserver"))
+        };
+        let status = |message: &str| Status {
+            code: 403,
+            reason: "Forbidden".to_owned(),
+            message: message.to_owned(),
+            ..Status::default()
+        };
+        for (error, expected) in [
+            (None, (0, 0)),
+            (Some(kube::Error::Api(status("no right").boxed())), (0, 0)),
+            (Some(kube::Error::Service(Fenced("not the leader").into())), (1, 0)),
+            (Some(kube::Error::Api(status(FENCED_BY_SERVER).boxed())), (1, 1)),
+        ] {
+            monitor.record(&error.map_or(Ok(()), Err));
+            assert_eq!(counts(), expected);
+        }
+    }
 
     #[test]
     fn rejections_are_reported_once_when_they_have_continued_for_the_grace_period() {
