@@ -133,6 +133,9 @@ async fn a_candidate_without_rights_on_its_lease_is_not_ready() -> Result<()> {
         let metrics = daemon.admin.metrics().await?;
         let forbidden = metrics.sum("rest_client_requests_total", &[r#"code="403""#, r#"method="GET""#]);
         ensure!(forbidden >= 6.0, "{forbidden} requests were rejected");
+        let failures = |operation| metrics.sum("portreeve_leader_election_failures_total", &[operation]);
+        let (acquire, renew) = (failures(r#"operation="acquire""#), failures(r#"operation="renew""#));
+        ensure!(acquire > 1.0 && renew == 0.0, "{acquire} and {renew} failures");
         anyhow::Ok(())
     })
     .await?;

@@ -15,7 +15,7 @@ use crate::{
     access::{account_token, rule},
     fixtures::{
         LIMIT,
-        admin::Credentials,
+        admin::{Credentials, Metrics},
         daemon::{ALL_CONTROLLERS, Daemon, SHORT_ELECTION},
         dynamic_client::{DynamicClient, Policy},
         jobs::Jobs,
@@ -260,7 +260,7 @@ async fn families_of_kubernetes_have_the_same_types_labels_and_buckets() -> Resu
     daemon.admin.wait_until_ready().await?;
     work(&plane).await?;
 
-    let families = eventually(LIMIT, "a scrape after the work of every controller", || async {
+    let (families, metrics) = eventually(LIMIT, "a scrape after the work of every controller", || async {
         let (_, text) = daemon.admin.get_as("/metrics", &scraper).await?;
         for done in [
             "cronjob_controller_job_creation_skew_duration_seconds_count",
@@ -271,7 +271,7 @@ async fn families_of_kubernetes_have_the_same_types_labels_and_buckets() -> Resu
             let is_zero = text.lines().any(|line| line == format!("{done} 0"));
             ensure!(!is_zero && text.contains(done), "{done}: {text}");
         }
-        read(&text)
+        Ok((read(&text)?, Metrics(text)))
     })
     .await?;
     for (name, kind, labels, buckets) in FAMILIES {
@@ -286,9 +286,42 @@ async fn families_of_kubernetes_have_the_same_types_labels_and_buckets() -> Resu
             family.buckets
         );
     }
+    ensure_watches(&metrics)?;
     ensure_documented(&families)?;
     let (status, _) = daemon.admin.get_as("/metrics", &Credentials::None).await?;
     ensure!(status == 403, "{status}");
+    Ok(())
+}
+
+/// Ensures that each watch of an informer has series, and that those of the garbage collector have
+/// none.
+fn ensure_watches(metrics: &Metrics) -> Result<()> {
+    for name in [
+        "portreeve_informer_last_contact_age_seconds",
+        "portreeve_informer_relists_total",
+        "portreeve_informer_watch_restarts_total",
+    ] {
+        let watches = metrics.values(name, "resource");
+        let plurals: Vec<_> = watches.iter().filter_map(|watch| watch.split('.').next()).collect();
+        let expected = [
+            "cronjobs",
+            "crontabs",
+            "customresourcedefinitions",
+            "deployments",
+            "foos",
+            "jobs",
+        ];
+        ensure!(plurals == expected, "{name}: {plurals:?}");
+    }
+    for watch in metrics.values("portreeve_informer_relists_total", "resource") {
+        let labels = [&*format!("resource=\"{watch}\""), r#"reason="term""#];
+        let relists = metrics.sum("portreeve_informer_relists_total", &labels);
+        // The watch of the definitions belongs to no group.
+        let expected = f64::from(u8::from(!watch.starts_with("customresourcedefinitions")));
+        ensure!((relists - expected).abs() < f64::EPSILON, "{watch}: {relists}");
+    }
+    let collected = metrics.values("gc_monitor_synced", "gvr");
+    ensure!(collected.len() > 40, "{collected:?}");
     Ok(())
 }
 
