@@ -27,6 +27,11 @@ use crate::{AllowedPaths, Args, CertificateSink, HttpEndpoints};
 /// Without the pause, the loop would fail again immediately and use a whole core.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
+/// The number of connections that may wait to be accepted. With the standard library's 128, the
+/// kernel drops further ones while a thousand clients connect at once, and they try again after a
+/// second.
+const BACKLOG: i32 = 1024;
+
 /// An error that prevents serving HTTPS.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -90,7 +95,9 @@ impl Server {
         let Some(address) = args.address() else { return Ok(None) };
         // The certificate is checked before the port is bound.
         let identity = Identity::new(&args.tls_settings())?;
-        let listener = TcpListener::bind(address).map_err(|source| Error::Listen { address, source })?;
+        let listen = |source| Error::Listen { address, source };
+        let listener = TcpListener::bind(address).map_err(listen)?;
+        rustix::net::listen(&listener, BACKLOG).map_err(|source| listen(source.into()))?;
         Self::new(listener, identity, args).map(Some)
     }
 
