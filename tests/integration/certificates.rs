@@ -120,6 +120,19 @@ async fn every_replica_serves_the_certificate_that_the_leader_issues() -> Result
     objects.create().await?;
     objects.wait_until_trusted(first.admin).await?;
 
+    // Names of checks are open to everybody.
+    let (_, text) = first.admin.get("/readyz?verbose").await?;
+    let names = text
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(name, _)| name);
+    let names: Vec<_> = names.filter(|name| name.contains("informer/")).collect();
+    ensure!(
+        names.iter().any(|name| name.starts_with("[+]informer/secrets.v1-")),
+        "{names:?}"
+    );
+    ensure!(names.iter().all(|name| !name.contains("portreeve")), "{names:?}");
+
     let second = Daemon::start_as(&plane, &kubeconfig, "second", &flags).await?;
     objects.wait_until_trusted(second.admin).await?;
     let issued = objects.data().await?;

@@ -381,8 +381,8 @@ async fn run_with(
     let manager = Manager::new(connection, settings, groups, Arc::clone(&clock), &registry).map_err(Error::Manager)?;
     let close = Shutdown::new();
     let routes = debug::routes(manager.pages()).merge(debug::about_the_process(&config));
-    let certificate = serving::secret_certificate(&config.options, server.as_ref());
-    let health = serving::health(manager.health(), certificate.as_ref(), clock);
+    let certificate = serving::secret_certificate(&config.options, server.as_ref(), &metrics.serving, clock);
+    let health = serving::health(manager.health(), certificate.as_ref());
     let serving = serving::serve(server, health, routes, metrics.serving, (&close, &stop))?;
     let following = serving::follow_secret(certificate, &credentials).map_err(Error::Connection)?;
     let result = tokio::select! {

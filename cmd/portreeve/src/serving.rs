@@ -31,23 +31,22 @@ pub(crate) async fn bind(options: &Options, metrics: &Metrics) -> Result<Listene
 pub(crate) fn secret_certificate(
     options: &Options,
     listener: Option<&(Server, DelegatedAccess)>,
+    metrics: &portreeve_serving::Metrics,
+    clock: Arc<dyn Clock>,
 ) -> Option<Arc<SecretCertificate>> {
     let secret = options.serving.secret.tls_secret.as_ref()?;
     let (server, _) = listener?;
-    Some(SecretCertificate::new(secret, server.certificate_sink()))
+    let sink = server.certificate_sink();
+    Some(SecretCertificate::new(secret, sink, metrics.clone(), clock))
 }
 
 /// Returns the checks with that of the certificate.
-pub(crate) fn health(
-    health: HealthCheckers,
-    certificate: Option<&Arc<SecretCertificate>>,
-    clock: Arc<dyn Clock>,
-) -> HealthCheckers {
+pub(crate) fn health(health: HealthCheckers, certificate: Option<&Arc<SecretCertificate>>) -> HealthCheckers {
     let Some(certificate) = certificate else {
         return health;
     };
     HealthCheckers {
-        readyz: certificate.add_check(health.readyz, clock),
+        readyz: certificate.add_check(health.readyz),
         ..health
     }
 }

@@ -13,7 +13,7 @@ use kube::{
 use parking_lot::Mutex;
 use portreeve_client::error_chain;
 use portreeve_reconcile::Clock;
-use portreeve_serving::{CertificateSink, Check, HealthChecker};
+use portreeve_serving::{CertificateSink, Check, HealthChecker, Metrics};
 use tokio::time::{Instant, sleep, timeout};
 
 /// The name of the check in `/readyz`.
@@ -28,6 +28,8 @@ pub(crate) struct SecretCertificate {
     /// Namespace and name, as in the flag.
     secret: String,
     sink: CertificateSink,
+    metrics: Metrics,
+    clock: Arc<dyn Clock>,
     state: Mutex<State>,
 }
 
@@ -43,10 +45,12 @@ struct State {
 
 impl SecretCertificate {
     /// Returns a certificate that is not loaded yet. `secret` is `namespace/name`.
-    pub(crate) fn new(secret: &str, sink: CertificateSink) -> Arc<Self> {
+    pub(crate) fn new(secret: &str, sink: CertificateSink, metrics: Metrics, clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Self {
             secret: secret.to_owned(),
             sink,
+            metrics,
+            clock,
             state: Mutex::new(State {
                 last: None,
                 expires_at: None,
@@ -89,18 +93,32 @@ impl SecretCertificate {
     async fn watch_once(&self, secrets: &Api<Secret>, parameters: &WatchParams) -> kube::Result<()> {
         let watch = secrets.watch(parameters, "0").await;
         let mut events = std::pin::pin!(watch.inspect_err(|error| self.report_failure(error))?);
-        self.report_missing();
-        while let Some(event) = events.try_next().await? {
+        // The watch begins with the Secret. If it has not come after a pause, it does not exist.
+        let mut is_known = false;
+        let mut pause = std::pin::pin!(sleep(PAUSE));
+        loop {
+            let event = tokio::select! {
+                event = events.try_next() => event?,
+                () = &mut pause, if !is_known => {
+                    is_known = true;
+                    self.report_missing();
+                    continue;
+                }
+            };
             match event {
-                WatchEvent::Added(secret) | WatchEvent::Modified(secret) => {
+                Some(WatchEvent::Added(secret) | WatchEvent::Modified(secret)) => {
+                    is_known = true;
                     self.load(secret.data.unwrap_or_default());
                 }
-                // The certificate that was loaded remains in use.
-                WatchEvent::Deleted(_) | WatchEvent::Bookmark(_) => {}
-                WatchEvent::Error(status) => return Err(kube::Error::Api(status)),
+                Some(WatchEvent::Deleted(_)) => {
+                    is_known = true;
+                    self.report_missing();
+                }
+                Some(WatchEvent::Bookmark(_)) => {}
+                Some(WatchEvent::Error(status)) => return Err(kube::Error::Api(status)),
+                None => return Ok(()),
             }
         }
-        Ok(())
     }
 
     fn report_failure(&self, error: &kube::Error) {
@@ -110,24 +128,32 @@ impl SecretCertificate {
         }
     }
 
-    /// Records that the Secret can be watched. Unless it follows, it does not exist.
+    /// Records that the Secret does not exist. The certificate that was loaded remains in use.
     fn report_missing(&self) {
         let mut state = self.state.lock();
-        if state.last.is_none() {
-            state.problem = Some("the Secret does not exist".to_owned());
+        let problem = "the Secret does not exist; create it, and leave it empty if the leader issues certificates";
+        if state.problem.as_deref() != Some(problem) {
+            tracing::warn!(
+                secret = self.secret,
+                "the secret of the serving certificate does not exist"
+            );
         }
+        (state.last, state.problem) = (None, Some(problem.to_owned()));
+        self.metrics.count_unusable_certificate();
     }
 
     /// Serves the certificate in the Secret. If it cannot be used, the previous one remains.
     fn load(&self, mut data: BTreeMap<String, ByteString>) {
         let content = (data.remove("tls.crt"), data.remove("tls.key"));
         let mut state = self.state.lock();
-        if state.last.as_ref() == Some(&content) {
+        // Content that cannot be used is tried again at each watch: a certificate may become valid.
+        if state.last.as_ref() == Some(&content) && state.problem.is_none() {
             return;
         }
         let loaded = match &content {
             (Some(certificate), Some(key)) => {
-                let replaced = self.sink.replace(&self.secret, &certificate.0, &key.0);
+                let now = self.clock.now();
+                let replaced = self.sink.replace(&self.secret, &certificate.0, &key.0, now);
                 replaced.map_err(|error| error_chain(&error))
             }
             _ => Err("the Secret has no tls.crt and tls.key yet".to_owned()),
@@ -150,11 +176,11 @@ impl SecretCertificate {
     }
 
     /// Returns `checker` with a check of the certificate.
-    pub(crate) fn add_check(self: &Arc<Self>, checker: HealthChecker, clock: Arc<dyn Clock>) -> HealthChecker {
+    pub(crate) fn add_check(self: &Arc<Self>, checker: HealthChecker) -> HealthChecker {
         let certificate = Arc::clone(self);
         Arc::new(move || {
             let mut checks = checker();
-            checks.push(certificate.check(clock.now()));
+            checks.push(certificate.check(certificate.clock.now()));
             checks
         })
     }

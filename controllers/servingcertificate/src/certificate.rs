@@ -10,6 +10,9 @@ use x509_parser::{
     prelude::{FromDer, GeneralName, X509Certificate},
 };
 
+/// How the common names of CAs begin.
+pub(crate) const AUTHORITY_NAME: &str = "portreeve-serving-ca@";
+
 /// A certificate, and what decisions need of it.
 #[derive(Clone)]
 pub(crate) struct Certificate {
@@ -21,6 +24,8 @@ pub(crate) struct Certificate {
     pub(crate) names: BTreeSet<String>,
     pub(crate) not_before: Timestamp,
     pub(crate) not_after: Timestamp,
+    /// Whether it may sign other certificates.
+    is_authority: bool,
     /// The public key, as a `SubjectPublicKeyInfo` in DER.
     pub(crate) public_key: Vec<u8>,
 }
@@ -53,8 +58,15 @@ impl Certificate {
             names: names.collect(),
             not_before: time(parsed.validity().not_before)?,
             not_after: time(parsed.validity().not_after)?,
+            is_authority: parsed.is_ca(),
             public_key: parsed.public_key().raw.to_vec(),
         })
+    }
+
+    /// Returns whether this is a CA that the controller has created. Another CA may have properties
+    /// with which clients reject the certificates that it signs.
+    pub(crate) fn is_own_authority(&self) -> bool {
+        self.is_authority && self.common_name.starts_with(AUTHORITY_NAME) && self.is_signed_by(self)
     }
 
     /// Returns whether `authority` has signed this certificate.

@@ -27,6 +27,8 @@ use crate::{
 
 /// How long a CA is published before it signs the certificate in use.
 const PUBLISHED_BEFORE_USE: SignedDuration = SignedDuration::from_hours(1);
+/// How often a missing ConfigMap is reported.
+const REPORTED_EVERY: SignedDuration = SignedDuration::from_hours(1);
 /// The number of published CAs. Usually there are one or two.
 const MAX_AUTHORITIES: usize = 3;
 
@@ -79,7 +81,7 @@ fn planned(observed: &Observed, now: Timestamp) -> Option<Plan> {
         .collect();
     let mut effects = Vec::new();
     effects.extend(update_of_secret(secret, &authorities, issued.as_ref(), &bundle));
-    effects.extend(publication(observed, &bundle));
+    effects.extend(publication(observed, &bundle, now));
     if authorities.is_new {
         let message = format!("Created a CA that expires at {}", newest.not_after);
         effects.push(event(secret, EventContent::normal("CreatedCA", "Create", message)));
@@ -100,7 +102,11 @@ fn planned(observed: &Observed, now: Timestamp) -> Option<Plan> {
 
     let certificate = certificate.or(current)?;
     let expiries = authorities.certificates.iter().map(|authority| authority.not_after);
-    let times = expiries.chain([self::renewal(&certificate, newest), newest.renewal()]);
+    let is_missing = matches!(observed.config_map, Some((_, None)));
+    let report = is_missing.then(|| now.saturating_add(REPORTED_EVERY).unwrap_or(Timestamp::MAX));
+    let times = expiries
+        .chain([self::renewal(&certificate, newest), newest.renewal()])
+        .chain(report);
     Some(Plan {
         effects,
         next: times.filter(|time| *time > now).min().map_or(Next::OnChange, Next::At),
@@ -113,9 +119,9 @@ fn authorities(observed: &Observed, now: Timestamp) -> Option<Authorities> {
     let key = observed.secret.text(AUTHORITY_KEY);
     let can_sign = certificates.first().is_some_and(|newest| {
         let is_its_key = has_key(newest, &key);
-        is_its_key && newest.is_valid(now) && now < newest.renewal()
+        is_its_key && newest.is_own_authority() && newest.is_valid(now) && now < newest.renewal()
     });
-    certificates.retain(|authority| authority.is_valid(now));
+    certificates.retain(|authority| authority.is_own_authority() && authority.is_valid(now));
     if can_sign {
         certificates.truncate(MAX_AUTHORITIES);
         return Some(Authorities {
@@ -142,10 +148,11 @@ fn has_key(certificate: &Certificate, key: &str) -> bool {
 
 /// Returns the certificate in the Secret, unless it must be replaced at once.
 fn usable_certificate(observed: &Observed, authorities: &Authorities, now: Timestamp) -> Option<Certificate> {
-    let certificate = Certificate::read_all(&observed.secret.text(CERTIFICATE))
-        .into_iter()
-        .next()?;
-    let is_usable = certificate.is_valid(now)
+    let text = observed.secret.text(CERTIFICATE);
+    let certificate = Certificate::read_all(&text).into_iter().next()?;
+    // Anything else in the text would be served too.
+    let is_usable = certificate.pem == text
+        && certificate.is_valid(now)
         && certificate.names == observed.names
         && has_key(&certificate, &observed.secret.text(CERTIFICATE_KEY))
         && authorities
@@ -194,11 +201,13 @@ fn update_of_secret(
 }
 
 /// Returns the write of the ConfigMap, if the published CAs change.
-fn publication(observed: &Observed, bundle: &str) -> Option<Effect> {
+fn publication(observed: &Observed, bundle: &str, now: Timestamp) -> Option<Effect> {
     let (key, config_map) = observed.config_map.as_ref()?;
     let Some(config_map) = config_map else {
         let message = format!("Cannot publish the CA: configmap {key} does not exist; create it, and leave it empty");
-        let content = EventContent::warning("ConfigMapNotFound", "Publish", message).report_once("");
+        // Once an hour, because an apiserver keeps events for an hour.
+        let hour = now.as_second() / 3600;
+        let content = EventContent::warning("ConfigMapNotFound", "Publish", message).report_once(hour.to_string());
         return Some(event(&observed.secret, content));
     };
     let is_published = config_map

@@ -6,7 +6,7 @@ use rcgen::{
     PKCS_ECDSA_P256_SHA256,
 };
 
-use crate::certificate::Certificate;
+use crate::certificate::{AUTHORITY_NAME, Certificate};
 
 /// The lifetime of a CA.
 pub(crate) const AUTHORITY_LIFETIME: SignedDuration = SignedDuration::from_hours(365 * 24);
@@ -43,7 +43,7 @@ pub(crate) struct Issued {
 /// Creates a CA with this key.
 pub(crate) fn authority(key: &KeyPair, now: Timestamp) -> Option<Issued> {
     // Two CAs must not have the same subject.
-    let mut params = authority_params(&format!("portreeve-serving-ca@{}", now.as_second()));
+    let mut params = authority_params(&format!("{AUTHORITY_NAME}{}", now.as_second()));
     set_lifetime(&mut params, now, now.checked_add(AUTHORITY_LIFETIME).ok()?)?;
     let certificate = params.self_signed(key).ok()?;
     Some(Issued {

@@ -10,10 +10,13 @@
 
 mod evaluate;
 
-use std::sync::Arc;
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+};
 
 use parking_lot::RwLock;
-use portreeve_informer::Factory;
+use portreeve_informer::{Factory, Report};
 use portreeve_leader::{Election, Heartbeat};
 use portreeve_reconcile::{DebugPage, QueueHealthChecker, ReadinessCheck, ReadinessChecker, ReadinessStatus};
 use portreeve_serving::{Check, HealthCheckers, HealthStatus};
@@ -68,14 +71,34 @@ pub(crate) fn providers(
             let now = Instant::now();
             checks.extend(reports.iter().map(|report| {
                 let age = report.last_contact.map(|at| now.saturating_duration_since(at));
-                Check {
-                    name: format!("informer/{}", report.name.replace(' ', "_")),
-                    state: evaluate::watch(report, stale_after, age),
-                }
+                let state = evaluate::watch(report, stale_after, age);
+                informer_check(report, state)
             }));
             checks.extend(inspections.iter().flat_map(|inspect| inspect()).map(found));
             checks
         }),
+    }
+}
+
+/// Returns the check of a watch. Everybody may read names of checks, so the namespace and the
+/// selectors of a watch are only in the reason, and their hash is in the name.
+fn informer_check(report: &Report, state: HealthStatus) -> Check {
+    let resource = report.resource.to_string();
+    if report.name == resource {
+        let name = format!("informer/{resource}");
+        return Check { name, state };
+    }
+    let mut hasher = DefaultHasher::new();
+    report.name.hash(&mut hasher);
+    let hash = hasher.finish() & 0xffff_ffff;
+    let explain = |reason| format!("{}: {reason}", report.name);
+    Check {
+        name: format!("informer/{resource}-{hash:08x}"),
+        state: match state {
+            HealthStatus::Ok => HealthStatus::Ok,
+            HealthStatus::Note(note) => HealthStatus::Note(explain(note)),
+            HealthStatus::Failed(reason) => HealthStatus::Failed(explain(reason)),
+        },
     }
 }
 

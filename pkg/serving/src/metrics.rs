@@ -83,6 +83,11 @@ impl Metrics {
         })
     }
 
+    /// Counts a certificate that cannot be used, and that the caller therefore does not pass on.
+    pub fn count_unusable_certificate(&self) {
+        self.certificate_reloads.with_label_values(&[RELOAD_FAILURE]).inc();
+    }
+
     /// Records that this certificate is served.
     pub(crate) fn use_certificate(&self, identity: &Identity) {
         // Seconds since 1970 are far below 2^53.

@@ -236,6 +236,21 @@ fn what_cannot_be_used_is_replaced() {
         issued,
         "a certificate of another CA"
     );
+    // Clients would reject the certificates of another CA, and a chain of a thousand of them.
+    let key = KeyPair::generate().unwrap();
+    let foreign = rcgen::CertificateParams::default();
+    let foreign = foreign.self_signed(&key).unwrap().pem();
+    assert_eq!(
+        plan_after(|cluster| {
+            cluster.set(AUTHORITIES, &foreign);
+            cluster.set(AUTHORITY_KEY, &key.serialize_pem());
+        }),
+        both
+    );
+    assert_eq!(
+        plan_after(|cluster| cluster.set(CERTIFICATE, &(cluster.text(CERTIFICATE) + &foreign))),
+        issued
+    );
     assert_eq!(
         plan_after(|cluster| _ = cluster.names.insert("a.example".to_owned())),
         issued
@@ -284,6 +299,7 @@ fn a_missing_config_map_is_reported_and_a_deleted_secret_left_alone() {
     };
     expect!["Cannot publish the CA: configmap system/ca does not exist; create it, and leave it empty"]
         .assert_eq(&content.message);
+    assert_eq!(plan.next, Next::At(now + HOUR), "the report is repeated");
 
     observed.config_map = None;
     assert_eq!(decide(&observed, now).effects, []);

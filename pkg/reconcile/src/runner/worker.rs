@@ -188,14 +188,16 @@ impl<R: Reconciler> Worker<R> {
         );
     }
 
-    /// Logs a plan, at debug if it is a retry of the one before.
+    /// Logs a plan, at debug if it is a retry with the effects of the one before. The next time
+    /// may differ at each retry.
     fn log_plan(&self, key: &ObjectKey, plan: &str) {
+        let effects = plan.split_once("; again at ").map_or(plan, |(effects, _)| effects);
         let message = if self.applier.dry_run {
             "dry run: would do"
         } else {
             "decided"
         };
-        if self.failures.is_repeated(key, plan) {
+        if self.failures.is_repeated(key, effects) {
             tracing::debug!(plan, "{message}");
         } else {
             tracing::info!(plan, "{message}");

@@ -4,10 +4,15 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
+use jiff::Timestamp;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
+
+/// The length of a chain in bytes. Clients in Go, such as the kubelet and Prometheus, reject a
+/// handshake message of more than 64 KiB.
+const LONGEST_CHAIN: usize = 60_000;
 
 /// A file and the flag that names it. It is displayed as `--flag=/path`. The key of a Secret is
 /// displayed as `key of --flag=namespace/name`.
@@ -97,6 +102,26 @@ pub enum PairError {
         #[source]
         source: rustls::Error,
     },
+    /// The chain is too long for clients.
+    #[error(
+        "the certificates in {file} have {length} bytes, and clients accept {LONGEST_CHAIN}: keep only the server's certificate and its intermediate ones"
+    )]
+    ChainTooLong {
+        /// The file.
+        file: FlagFile,
+        /// The length of all certificates.
+        length: usize,
+    },
+    /// The certificate has expired or is not valid yet.
+    #[error("the certificate in {file} is valid from {from} to {to}, not now: issue another one")]
+    NotValid {
+        /// The file.
+        file: FlagFile,
+        /// The begin of its validity.
+        from: Timestamp,
+        /// The end of its validity.
+        to: Timestamp,
+    },
     /// The two files are valid but do not belong together.
     #[error(
         "the key in {key} is not the key of the first certificate in {certificate}: use a pair that was issued together, with the server's certificate first"
@@ -133,6 +158,13 @@ impl Pair {
         if chain.is_empty() {
             return Err(PairError::NoCertificate {
                 file: certificate.clone(),
+            });
+        }
+        let length = chain.iter().map(|certificate| certificate.len()).sum();
+        if length > LONGEST_CHAIN {
+            return Err(PairError::ChainTooLong {
+                file: certificate.clone(),
+                length,
             });
         }
         let Ok(private) = PrivateKeyDer::from_pem_slice(key_pem) else {

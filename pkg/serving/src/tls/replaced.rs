@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
-use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
 use super::SECRET;
 use super::pair::{FlagFile, Pair, PairError};
@@ -29,30 +29,43 @@ impl CertificateSink {
     ///
     /// # Errors
     ///
-    /// Returns an error when they cannot be used. The previous certificate then remains in use.
-    pub fn replace(&self, secret: &str, chain: &[u8], key: &[u8]) -> Result<Timestamp, PairError> {
+    /// Returns an error when they cannot be used at the time `now`. The previous certificate then
+    /// remains in use.
+    pub fn replace(&self, secret: &str, chain: &[u8], key: &[u8], now: Timestamp) -> Result<Timestamp, PairError> {
         let pair = Pair {
             certificate: FlagFile::of_secret(SECRET, secret, "tls.crt"),
             key: FlagFile::of_secret(SECRET, secret, "tls.key"),
         };
         let certified = pair.parse(chain, key)?;
-        let expiry = expires_at(&certified);
+        let (from, to) = validity(&certified);
+        if now < from || to <= now {
+            let file = pair.certificate;
+            return Err(PairError::NotValid { file, from, to });
+        }
         self.0.send_replace(Some(Arc::new(certified)));
-        Ok(expiry)
+        Ok(to)
     }
 }
 
 /// Returns when the certificate expires.
 pub(crate) fn expires_at(certified: &CertifiedKey) -> Timestamp {
+    validity(certified).1
+}
+
+/// Returns the begin and the end of the validity of a certificate.
+fn validity(certified: &CertifiedKey) -> (Timestamp, Timestamp) {
     let leaf = certified
         .cert
         .first()
         .and_then(|der| X509Certificate::from_der(der).ok());
-    let seconds = leaf.map(|(_, leaf)| leaf.validity().not_after.timestamp());
+    let time = |time: ASN1Time| Timestamp::from_second(time.timestamp()).ok();
     // rustls has parsed the certificate before, and jiff ends in the year 9999, as certificates do.
-    seconds
-        .and_then(|seconds| Timestamp::from_second(seconds).ok())
-        .unwrap_or(Timestamp::MAX)
+    let validity = leaf.map(|(_, leaf)| {
+        let validity = leaf.validity();
+        (time(validity.not_before), time(validity.not_after))
+    });
+    let (from, to) = validity.unwrap_or_default();
+    (from.unwrap_or(Timestamp::MIN), to.unwrap_or(Timestamp::MAX))
 }
 
 #[cfg(test)]
@@ -61,30 +74,39 @@ mod tests {
 
     use super::*;
 
+    fn replace(sink: &CertificateSink, chain: &str, key: &str, now: &str) -> Result<Timestamp, String> {
+        let replaced = sink.replace("system/serving", chain.as_bytes(), key.as_bytes(), now.parse().unwrap());
+        replaced.map_err(|error| error.to_string())
+    }
+
     #[test]
-    fn an_error_names_the_key_of_the_secret() {
+    fn the_error_names_the_key_of_the_secret() {
         let sink = CertificateSink::new();
-        let error = sink.replace("system/serving", b"", b"").unwrap_err();
+        let error = replace(&sink, "", "", "2026-01-01T00:00:00Z").unwrap_err();
         expect![
             "tls.crt of --tls-secret=system/serving contains no certificate: it needs a PEM block BEGIN CERTIFICATE"
         ]
-        .assert_eq(&error.to_string());
+        .assert_eq(&error);
         assert!(sink.subscribe().borrow().is_none());
     }
 
     #[test]
-    fn the_expiry_is_that_of_the_leaf() {
+    fn certificates_that_clients_would_reject_are_not_served() {
         let mut params = rcgen::CertificateParams::new(["a.example".to_owned()]).unwrap();
-        params.not_after = rcgen::date_time_ymd(2030, 1, 2);
+        (params.not_before, params.not_after) = (rcgen::date_time_ymd(2029, 1, 1), rcgen::date_time_ymd(2030, 1, 2));
         let key = rcgen::KeyPair::generate().unwrap();
-        let certificate = params.self_signed(&key).unwrap();
+        let (chain, key) = (params.self_signed(&key).unwrap().pem(), key.serialize_pem());
         let sink = CertificateSink::new();
-        let expiry = sink.replace(
-            "system/serving",
-            certificate.pem().as_bytes(),
-            key.serialize_pem().as_bytes(),
-        );
-        assert_eq!(expiry.unwrap(), "2030-01-02T00:00:00Z".parse().unwrap());
+        for now in ["2028-12-31T23:59:59Z", "2030-01-02T00:00:00Z"] {
+            let error = replace(&sink, &chain, &key, now).unwrap_err();
+            expect!["the certificate in tls.crt of --tls-secret=system/serving is valid from 2029-01-01T00:00:00Z to 2030-01-02T00:00:00Z, not now: issue another one"].assert_eq(&error);
+        }
+        let error = replace(&sink, &chain.repeat(200), &key, "2029-01-01T00:00:00Z").unwrap_err();
+        assert!(error.contains("clients accept 60000"), "{error}");
+        assert!(sink.subscribe().borrow().is_none());
+
+        let expiry = replace(&sink, &chain, &key, "2029-01-01T00:00:00Z");
+        assert_eq!(expiry, Ok("2030-01-02T00:00:00Z".parse().unwrap()));
         assert!(sink.subscribe().borrow().is_some());
     }
 }
