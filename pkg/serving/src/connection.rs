@@ -58,7 +58,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 128,
-            eviction_grace: Duration::from_millis(100),
+            eviction_grace: Duration::from_millis(40),
             handshake: Duration::from_secs(10),
             headers: Duration::from_secs(32),
             request: Duration::from_mins(1),
