@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use kube::api::PatchParams;
-use portreeve_testing::{ControlPlane, Process, Signal, free_port};
+use kube::api::{ListParams, PatchParams};
+use portreeve_testing::{ControlPlane, Process, Signal, eventually, free_port};
 
 use crate::fixtures::{
     LIMIT,
@@ -92,6 +92,10 @@ async fn the_image_binary_leads_reconciles_and_exits_cleanly_with_the_printed_rb
     let acquired = |line: &str| line.contains("acquired the lease") && line.contains("pod-of-the-image_");
     daemon.wait_for_log(LIMIT, acquired).await?;
     let fixture = NamespaceFixture::new(&plane, "image").await?;
+    // The daemon is ready before the new definitions are served.
+    let foos = fixture.foos();
+    let any = ListParams::default().limit(1);
+    eventually(LIMIT, "Foos to be served", || foos.list(&any)).await?;
     fixture.ready_foo("web", 1).await?;
     daemon.signal(Signal::TERM)?;
     let status = daemon.wait(LIMIT).await?;
