@@ -205,6 +205,13 @@ async fn a_certificate_of_somebody_else_is_served_and_its_faults_are_reported() 
     trusted()
         .await
         .context("the previous certificate is no longer served")?;
+    let failures = async || {
+        let metrics = daemon.admin.metrics().await?;
+        anyhow::Ok(metrics.sum("portreeve_serving_certificate_reloads_total", &[r#"status="failure""#]))
+    };
+    // The empty Secret and the wrong key.
+    let before = failures().await?;
+    ensure!(before >= 2.0, "{before} failures are counted");
     objects
         .secrets
         .delete("portreeve-serving", &DeleteParams::default())
@@ -212,6 +219,13 @@ async fn a_certificate_of_somebody_else_is_served_and_its_faults_are_reported() 
     trusted()
         .await
         .context("the certificate of the deleted Secret is no longer served")?;
+    let deleted = |_, text: &str| text.contains("the Secret does not exist");
+    daemon.admin.wait_until_readyz("the deleted Secret", deleted).await?;
+    let after = failures().await?;
+    ensure!(after > before, "{after} failures are counted");
+    daemon
+        .wait_for_line(&["the secret of the serving certificate does not exist"])
+        .await?;
     ensure!(!daemon.log()?.contains("PRIVATE"));
     Ok(())
 }

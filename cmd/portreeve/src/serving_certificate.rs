@@ -165,11 +165,17 @@ impl SecretCertificate {
                 (state.expires_at, state.problem) = (Some(expires_at), None);
             }
             Err(problem) => {
-                tracing::warn!(
-                    secret = self.secret,
-                    err = problem,
-                    "the secret has no usable serving certificate"
-                );
+                self.metrics.count_unusable_certificate();
+                let is_empty = state.last == Some((None, None));
+                if is_empty && state.expires_at.is_none() {
+                    tracing::debug!(secret = self.secret, "waiting for the serving certificate");
+                } else if state.problem.as_ref() != Some(&problem) {
+                    tracing::warn!(
+                        secret = self.secret,
+                        err = problem,
+                        "the secret has no usable serving certificate"
+                    );
+                }
                 state.problem = Some(problem);
             }
         }
