@@ -162,18 +162,14 @@ fn usable_certificate(observed: &Observed, authorities: &Authorities, now: Times
     is_usable.then_some(certificate)
 }
 
-/// Returns when to replace the certificate: when it is due, or when the newest CA may be used and
-/// has not signed it, but not before the newest CA may be used.
+/// Returns when to replace the certificate: when it is due, or, if the newest CA has not signed it,
+/// as soon as that CA may be used.
 fn renewal(certificate: &Certificate, newest: &Certificate) -> Timestamp {
-    let published_since = newest.not_before.saturating_add(BACKDATED).unwrap_or(Timestamp::MAX);
-    let usable_since = published_since
-        .saturating_add(PUBLISHED_BEFORE_USE)
-        .unwrap_or(Timestamp::MAX);
     if certificate.is_signed_by(newest) {
-        certificate.renewal()
-    } else {
-        usable_since
+        return certificate.renewal();
     }
+    let usable_since = newest.not_before.saturating_add(BACKDATED + PUBLISHED_BEFORE_USE);
+    usable_since.unwrap_or(Timestamp::MAX)
 }
 
 /// Returns the write of the Secret, if its content changes.
