@@ -92,6 +92,7 @@ pub(crate) const fn descriptor(name: &'static str, flags: fn() -> Vec<clap::Arg>
         on_by_default: true,
         crds: &[],
         rules: &[],
+        webhooks: Vec::new,
         flags,
         build,
     }

@@ -32,6 +32,7 @@ const DEBUG_PAGES_CONTROLLER: &[Descriptor] = &[Descriptor {
     on_by_default: true,
     crds: &[],
     rules: &[],
+    webhooks: Vec::new,
     flags: Vec::new,
     build: |ctx| Ok(registrations(ctx.name)),
 }];

@@ -51,6 +51,15 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "portreeve-webhook",
+        &[
+            "portreeve-api",
+            "portreeve-client",
+            "portreeve-metrics",
+            "portreeve-reconcile",
+        ],
+    ),
+    (
         "portreeve-bench",
         &["portreeve-api", "portreeve-garbagecollector-graph", "portreeve-testing"],
     ),

@@ -4,6 +4,7 @@
 mod config;
 mod cron;
 mod debug;
+mod error;
 mod feature_gates;
 mod leader_election;
 mod logging;
@@ -15,13 +16,14 @@ mod profile;
 mod registry;
 mod serving;
 mod serving_certificate;
+mod webhooks;
 
 use std::{io::Write, pin::Pin, process::ExitCode, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use portreeve_client::{AlwaysOpen, Connection, Fence, Outage, ReadOnly, error_chain};
 use portreeve_leader::Heartbeat;
-use portreeve_manager::{Manager, selection::UnknownNames};
+use portreeve_manager::Manager;
 use portreeve_metrics::Registry;
 use portreeve_reconcile::{Clock, Descriptor, Shutdown, SystemClock};
 use portreeve_serving::SecretArgs;
@@ -34,6 +36,7 @@ use tracing_appender::non_blocking::WorkerGuard;
 use crate::options::{Command, ListFormat};
 pub use crate::{
     config::{Error as ConfigError, FileLocation, Problem},
+    error::Error,
     manifests::Error as ManifestError,
     options::{Config, Options, UsageError},
     registry::CONTROLLERS,
@@ -43,134 +46,6 @@ pub use crate::{
 const AGENT: &str = concat!("portreeve/", env!("CARGO_PKG_VERSION"));
 /// The time limit of one call to the apiserver.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
-
-/// The reason why the daemon ended without a stop request.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// `--controllers` contains an unknown name.
-    #[error("invalid --controllers")]
-    Controllers(#[source] UnknownNames),
-    /// `--leader-elect-groups` contains an unknown name.
-    #[error("invalid --leader-elect-groups")]
-    Groups(#[source] UnknownNames),
-    /// `--leader-elect-groups` contains an item that is not a name.
-    #[error(
-        "invalid --leader-elect-groups: {0:?} is not the name of a controller (--list-controllers prints the names)"
-    )]
-    Group(String),
-    /// `--leader-elect-groups` assigns a controller to two groups.
-    #[error("invalid --leader-elect-groups: {controller} is in groups {} and {}; assign it to one", groups[0], groups[1])]
-    TwoGroups {
-        /// The name of the controller.
-        controller: &'static str,
-        /// The two groups.
-        groups: [String; 2],
-    },
-    /// The durations of `--leader-elect-…` are inconsistent.
-    #[error("invalid leader election timings")]
-    ElectionTimings(#[source] portreeve_leader::ArgsError),
-    /// Leader election cannot start.
-    #[error("failed to start leader election")]
-    Elections(#[source] portreeve_leader::Error),
-    /// The cause is a setting in the file of `--config`.
-    #[error("{}", .locations.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
-    InFile {
-        /// The locations of the settings.
-        locations: Vec<FileLocation>,
-        /// The error, which names the flags.
-        #[source]
-        source: Box<Self>,
-    },
-    /// The apiserver's address or credentials cannot be used.
-    #[error("failed to set up the connection to the apiserver")]
-    Connection(#[source] portreeve_client::Error),
-    /// The listener cannot be opened.
-    #[error("failed to serve health and metrics")]
-    Serving(#[source] portreeve_serving::Error),
-    /// Requests to the listener cannot be authenticated or authorized.
-    #[error("failed to set up delegated authentication and authorization")]
-    Access(#[source] portreeve_auth::Error),
-    /// Two metrics have the same name.
-    #[error("failed to register metrics")]
-    Metrics(#[source] prometheus::Error),
-    /// The manager failed.
-    #[error("failed to run controllers")]
-    Manager(#[source] portreeve_manager::Error),
-    /// A task blocks the worker runtime, so leader election has given up.
-    #[error(
-        "the worker runtime is stuck: it has run no task for --leader-elect-renew-deadline; \
-         the last log lines of the controllers show the cause"
-    )]
-    Stuck,
-    /// A schedule cannot be parsed.
-    #[error("invalid schedule")]
-    Schedule(#[source] portreeve_cron::Error),
-    /// A manifest cannot be generated.
-    #[error("failed to generate a manifest")]
-    Manifest(#[source] ManifestError),
-    /// The flags for the reference of metrics are invalid.
-    #[error("failed to generate the reference of metrics")]
-    Reference(#[source] UsageError),
-    /// Standard output cannot be written.
-    #[error("failed to write to standard output")]
-    Print(#[source] std::io::Error),
-    /// The daemon task panicked. A panic in a controller is reported as a failure of the controller
-    /// instead.
-    #[error("the daemon task panicked")]
-    Panicked(#[source] tokio::task::JoinError),
-    /// The operating system denies a basic resource.
-    #[error("failed to set up {what}")]
-    System {
-        /// The resource.
-        what: &'static str,
-        /// The cause.
-        #[source]
-        source: std::io::Error,
-    },
-}
-
-impl Error {
-    /// Returns 2 when a Lease was lost or given up, 3 when reconciles were still running at the
-    /// shutdown timeout, and 1 otherwise.
-    fn exit_code(&self) -> u8 {
-        match self {
-            Self::Stuck | Self::Manager(portreeve_manager::Error::Lost { .. }) => 2,
-            Self::Manager(portreeve_manager::Error::DrainTimeout { .. }) => 3,
-            _ => 1,
-        }
-    }
-
-    /// Adds the locations in the file of `--config` that caused the error.
-    fn with_locations(self, config: &Config) -> Self {
-        let flags: &[&str] = match &self {
-            Self::Controllers(_) => &["controllers"],
-            Self::Groups(_) | Self::Group(_) | Self::TwoGroups { .. } => &["leader_elect_groups"],
-            Self::ElectionTimings(_) => &[
-                "leader_elect_lease_duration",
-                "leader_elect_renew_deadline",
-                "leader_elect_retry_period",
-            ],
-            Self::Connection(_) => &["kubeconfig", "master"],
-            Self::Serving(_) => &[
-                "secure_port",
-                "bind_address",
-                "tls_cert_file",
-                "tls_private_key_file",
-                "tls_secret",
-            ],
-            Self::Access(_) => &["authentication_kubeconfig", "authorization_kubeconfig"],
-            _ => &[],
-        };
-        let locations = config.locations(flags);
-        if locations.is_empty() {
-            return self;
-        }
-        Self::InFile {
-            locations,
-            source: Box::new(self),
-        }
-    }
-}
 
 /// Runs the whole binary: parses the command line, executes it, and returns the exit code. `known`
 /// contains all available controllers.
@@ -245,6 +120,13 @@ fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<Worker
                 explain("no FlowSchema printed: leader election is disabled")?;
             }
             print(&flow_schema)
+        }
+        Some(Command::Webhooks { controllers, account }) => {
+            let webhooks = portreeve_webhook::declared(&enabled(&controllers.controllers)?).map_err(Error::Webhooks)?;
+            if webhooks.is_empty() {
+                explain("no configuration printed: no enabled controller has webhooks")?;
+            }
+            print(&manifests::webhooks(&webhooks, account).map_err(Error::Manifest)?)
         }
         Some(Command::ConfigReference) => print(&config::reference(&options::command(known))),
         Some(Command::MetricsReference) => print(&metrics_reference(known)?),
@@ -364,9 +246,9 @@ async fn run_with(
         connection = opening => connection.map_err(Error::Connection).map_err(locate)?,
         () = stop.requested() => return Ok(()),
     };
-    let opening: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(serving::bind(&config.options, &metrics));
-    let server = tokio::select! {
-        server = opening => server.map_err(locate)?,
+    let opening: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(serving::bind(&config.options, &metrics, &enabled));
+    let listeners = tokio::select! {
+        listeners = opening => listeners.map_err(locate)?,
         () = stop.requested() => return Ok(()),
     };
     log_start(&config, &enabled, &connection, plan.identity());
@@ -381,9 +263,8 @@ async fn run_with(
     let manager = Manager::new(connection, settings, groups, Arc::clone(&clock), &registry).map_err(Error::Manager)?;
     let close = Shutdown::new();
     let routes = debug::routes(manager.pages()).merge(debug::about_the_process(&config));
-    let certificate = serving::secret_certificate(&config.options, server.as_ref(), &metrics.serving, clock);
-    let health = serving::health(manager.health(), certificate.as_ref());
-    let serving = serving::serve(server, health, routes, metrics.serving, (&close, &stop))?;
+    let (serving, certificate) =
+        listeners.serve(&config.options, (&manager, routes), (&metrics, clock), (&close, &stop))?;
     let following = serving::follow_secret(certificate, &credentials).map_err(Error::Connection)?;
     let result = tokio::select! {
         result = manager.run(&config.flags, stop) => result.map_err(Error::Manager),

@@ -1,5 +1,5 @@
-//! Generates the output of `portreeve crds`, `rbac`, `fence`, `fence-anchor`, `flowschema` and
-//! `--list-controllers` from the descriptors.
+//! Generates the output of `portreeve crds`, `rbac`, `fence`, `fence-anchor`, `flowschema`,
+//! `webhooks` and `--list-controllers` from the descriptors.
 //!
 //! Architecture Invariant: pure.
 
@@ -7,13 +7,14 @@ mod fence;
 mod fence_anchor;
 mod flow_schema;
 mod rbac;
+mod webhooks;
 
 use clap::Args;
 use portreeve_reconcile::Descriptor;
 use portreeve_serving::SecretArgs;
 use serde_json::{Value, json};
 
-pub(crate) use self::{fence::Action, fence_anchor::fence_anchor};
+pub(crate) use self::{fence::Action, fence_anchor::fence_anchor, webhooks::webhooks};
 
 /// The Leases of the enabled controllers by name, each with its controllers.
 type Leases = [(String, Vec<Descriptor>)];

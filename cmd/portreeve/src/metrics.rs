@@ -34,6 +34,7 @@ pub(crate) struct Metrics {
     pub(crate) access: portreeve_auth::Metrics,
     pub(crate) elections: portreeve_leader::Metrics,
     pub(crate) serving: portreeve_serving::Metrics,
+    pub(crate) webhooks: portreeve_webhook::Metrics,
 }
 
 impl Metrics {
@@ -51,6 +52,7 @@ impl Metrics {
             access: portreeve_auth::Metrics::register(registry)?,
             elections: portreeve_leader::Metrics::register(registry)?,
             serving: portreeve_serving::Metrics::register(registry)?,
+            webhooks: portreeve_webhook::Metrics::register(registry)?,
         })
     }
 }

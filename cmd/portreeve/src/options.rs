@@ -53,6 +53,8 @@ pub struct Options {
     #[command(flatten)]
     pub(crate) auth: portreeve_auth::Args,
     #[command(flatten)]
+    pub(crate) webhook: portreeve_webhook::Args,
+    #[command(flatten)]
     pub(crate) logging: Logging,
 }
 
@@ -108,6 +110,14 @@ pub(crate) enum Command {
         account: Account,
         #[command(flatten)]
         election: portreeve_leader::Args,
+    },
+    /// Print the configurations of the controllers' admission webhooks, and the role for their
+    /// parameters. --tls-ca-bundles or cert-manager sets their caBundle; see docs/admission.md
+    Webhooks {
+        #[command(flatten)]
+        controllers: ControllerFilter,
+        #[command(flatten)]
+        account: Account,
     },
     /// Print the keys of the --config file, in the form of docs/configuration.md
     ConfigReference,

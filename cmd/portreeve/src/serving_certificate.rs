@@ -181,6 +181,11 @@ impl SecretCertificate {
         }
     }
 
+    /// Returns whether a certificate of the Secret has been loaded. It may have expired since.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.state.lock().expires_at.is_some()
+    }
+
     /// Returns `checker` with a check of the certificate.
     pub(crate) fn add_check(self: &Arc<Self>, checker: HealthChecker) -> HealthChecker {
         let certificate = Arc::clone(self);

@@ -8,6 +8,7 @@
 //! Architecture Invariant: this crate has no client and no async code. Every decision takes the
 //! time as an argument.
 
+mod admission;
 mod assess;
 mod cronjob;
 mod crontab;
@@ -75,6 +76,7 @@ pub const CRONTAB: Descriptor = Descriptor {
         },
         JOB_RULE,
     ],
+    webhooks: admission::webhooks,
     flags: || {
         vec![concurrency(
             "concurrent-crontab-syncs",
@@ -110,6 +112,7 @@ pub const CRONJOB: Descriptor = Descriptor {
         },
         JOB_RULE,
     ],
+    webhooks: Vec::new,
     flags: || {
         vec![concurrency(
             "concurrent-cron-job-syncs",

@@ -6,6 +6,7 @@
 //!
 //! Architecture Invariant: this crate has no client, no async code and no clock.
 
+mod admission;
 mod decide;
 mod deployment;
 mod observe;
@@ -60,6 +61,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             verbs: &["create", "delete", "list", "patch", "watch"],
         },
     ],
+    webhooks: admission::webhooks,
     flags: || {
         vec![
             clap::Arg::new("concurrent-foo-syncs")

@@ -30,6 +30,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         resources: &["*"],
         verbs: &["delete", "get", "list", "patch", "watch"],
     }],
+    webhooks: Vec::new,
     flags,
     build,
 };

@@ -44,6 +44,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     on_by_default: false,
     crds: &[],
     rules: &[],
+    webhooks: Vec::new,
     flags: Vec::new,
     build,
 };

@@ -35,6 +35,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         resources: &["jobs"],
         verbs: &["delete", "list", "watch"],
     }],
+    webhooks: Vec::new,
     flags: || {
         vec![
             clap::Arg::new(CONCURRENCY)

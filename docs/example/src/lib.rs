@@ -25,6 +25,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         resources: &["configmaps"],
         verbs: &["create", "list", "patch", "watch"],
     }],
+    webhooks: Vec::new,
     flags: Vec::new,
     build: |ctx| {
         let maps: Informer<CachedConfigMap> = ctx.informer(Watch::all(CONFIG_MAPS));

@@ -50,6 +50,9 @@ pub enum Error {
         #[source]
         source: portreeve_client::Error,
     },
+    /// The CAs of client certificates cannot be read.
+    #[error("failed to read the CAs of client certificates")]
+    ClientCa(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The operating system has no randomness.
     #[error("failed to generate a random key")]
     Random,

@@ -17,6 +17,7 @@
 
 mod access_review;
 mod bearer;
+mod certificate_access;
 mod client_certificate;
 mod delegated;
 mod expiring_cache;
@@ -28,6 +29,7 @@ mod review;
 mod token_review;
 mod trust;
 
+pub use certificate_access::CertificateAccess;
 pub use delegated::{DelegatedAccess, Error};
 pub use metrics::Metrics;
 pub use options::Args;

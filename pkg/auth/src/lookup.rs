@@ -148,7 +148,7 @@ fn invalid(error: &TrustError) -> LookupError {
 }
 
 /// Reads the CAs in a file, on a thread for blocking work, because a file system may hang.
-async fn read_bundle(flag: &'static str, path: PathBuf) -> Result<CaBundle, LookupError> {
+pub(crate) async fn read_bundle(flag: &'static str, path: PathBuf) -> Result<CaBundle, LookupError> {
     let file = path.clone();
     let read = spawn_blocking(move || std::fs::read_to_string(file)).await;
     let pem = read

@@ -205,6 +205,11 @@ impl Manager {
         })
     }
 
+    /// Returns the shared informers, for what is not a controller.
+    pub fn informers(&self) -> Factory {
+        self.informers.clone()
+    }
+
     /// Returns the checks for the health endpoints. They stay up to date while the manager runs.
     pub fn health(&self) -> HealthCheckers {
         let limits = Limits {

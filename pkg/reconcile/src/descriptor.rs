@@ -1,6 +1,6 @@
 //! The registry entry of a controller.
 
-use crate::{BuildError, Context, Registrations};
+use crate::{BuildError, Context, Registrations, admission::Webhook};
 
 /// The registry entry of a controller.
 #[derive(Clone, Copy)]
@@ -22,6 +22,9 @@ pub struct Descriptor {
     /// The permissions that it needs. `portreeve rbac`, `portreeve fence` and the manifests in
     /// deploy/ are generated from these rules.
     pub rules: &'static [Rule],
+    /// Its admission webhooks; `Vec::new` for none. Every replica serves them, and `portreeve
+    /// webhooks` prints their configurations.
+    pub webhooks: fn() -> Vec<Webhook>,
     /// Its own flags, named as in Kubernetes: `--concurrent-foo-syncs`.
     pub flags: fn() -> Vec<clap::Arg>,
     /// Builds the controller. Must not block; informers and other tasks start in the background.

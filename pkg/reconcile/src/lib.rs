@@ -8,6 +8,7 @@
 //! Architecture Invariant: only the applier sends a keyed controller's mutating requests, and all
 //! of them pass the client's fence.
 
+pub mod admission;
 mod apply;
 mod clock;
 mod controller;

@@ -36,7 +36,7 @@ pub struct HealthCheckers {
     pub healthz: HealthChecker,
 }
 
-/// The content that a [`Server`](crate::Server) serves.
+/// Health checks, metrics and other routes, which become a [`Service`].
 #[derive(Clone)]
 pub struct HttpEndpoints {
     /// Decides on every request whose path is not always allowed.
@@ -49,6 +49,42 @@ pub struct HttpEndpoints {
     pub extra_routes: Router,
 }
 
+/// The routes of a [`Server`](crate::Server), and who may use them.
+#[derive(Clone)]
+pub struct Service {
+    /// Decides on every request whose path is not always allowed.
+    pub access: Arc<dyn AccessControl>,
+    /// The routes.
+    pub routes: Router,
+    /// The metrics of the certificate.
+    pub metrics: Metrics,
+}
+
+impl From<HttpEndpoints> for Service {
+    fn from(endpoints: HttpEndpoints) -> Self {
+        let HttpEndpoints {
+            health: HealthCheckers { livez, readyz, healthz },
+            extra_routes,
+            metrics,
+            access,
+        } = endpoints;
+        let (slis, all) = (metrics.clone(), metrics.clone());
+        let routes = Router::new()
+            .merge(health_routes("livez", &livez, &metrics))
+            .merge(health_routes("readyz", &readyz, &metrics))
+            .merge(health_routes("healthz", &healthz, &metrics))
+            .route("/metrics/slis", get(async move || render(slis.render_slis())))
+            .route("/metrics", get(async move || render(all.render())))
+            // Not merged: axum panics when two merged routers have the same route.
+            .fallback_service(extra_routes);
+        Self {
+            access,
+            routes,
+            metrics,
+        }
+    }
+}
+
 /// Everything that a connection needs to respond to requests.
 #[derive(Clone)]
 pub(crate) struct RequestHandler {
@@ -58,22 +94,7 @@ pub(crate) struct RequestHandler {
 }
 
 impl RequestHandler {
-    pub(crate) fn new(endpoints: HttpEndpoints, access: Access, request_limit: Duration) -> Self {
-        let HttpEndpoints {
-            health: HealthCheckers { livez, readyz, healthz },
-            extra_routes,
-            metrics,
-            access: _,
-        } = endpoints;
-        let slis = metrics.clone();
-        let routes = Router::new()
-            .merge(health_routes("livez", &livez, &metrics))
-            .merge(health_routes("readyz", &readyz, &metrics))
-            .merge(health_routes("healthz", &healthz, &metrics))
-            .route("/metrics/slis", get(async move || render(slis.render_slis())))
-            .route("/metrics", get(async move || render(metrics.render())))
-            // Not merged: axum panics when two merged routers have the same route.
-            .fallback_service(extra_routes);
+    pub(crate) fn new(routes: Router, access: Access, request_limit: Duration) -> Self {
         Self {
             access,
             routes,

@@ -33,7 +33,7 @@ mod zpages;
 
 pub use access::{AccessControl, Decision, User};
 pub use allowed_paths::{AllowedPaths, InvalidPath};
-pub use endpoints::{HealthChecker, HealthCheckers, HttpEndpoints};
+pub use endpoints::{HealthChecker, HealthCheckers, HttpEndpoints, Service};
 pub use health::{Check, HealthStatus};
 pub use metrics::Metrics;
 pub use options::{Args, SecretArgs};

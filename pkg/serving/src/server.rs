@@ -18,10 +18,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
 use crate::connection::{Connections, Limits, Shared};
-use crate::endpoints::RequestHandler;
+use crate::endpoints::{RequestHandler, Service};
 use crate::reload::reload_certificate;
 use crate::tls::{self, Identity};
-use crate::{AllowedPaths, Args, CertificateSink, HttpEndpoints};
+use crate::{AllowedPaths, Args, CertificateSink};
 
 /// The pause after a failed accept, for example because the process has no file descriptors left.
 /// Without the pause, the loop would fail again immediately and use a whole core.
@@ -40,10 +40,12 @@ pub enum Error {
     Certificate(#[from] tls::Error),
     /// The address is in use, does not belong to this machine, or is not permitted.
     #[error(
-        "failed to listen on {address}: choose a free port with --secure-port (0 disables HTTPS) and an address of this machine with --bind-address"
+        "failed to listen on {address}: choose a free port with {port_flag} (0 disables the listener) and an address of this machine with --bind-address"
     )]
     Listen {
-        /// The address from `--bind-address` and `--secure-port`.
+        /// The flag of the port.
+        port_flag: &'static str,
+        /// The address from `--bind-address` and the flag.
         address: SocketAddr,
         /// The cause.
         #[source]
@@ -83,6 +85,7 @@ pub struct Server {
     identity: Identity,
     sink: CertificateSink,
     allowed: AllowedPaths,
+    limits: Limits,
 }
 
 impl Server {
@@ -93,12 +96,43 @@ impl Server {
     /// Returns an error when the certificate cannot be used or the address cannot be bound.
     pub fn bind(args: &Args) -> Result<Option<Self>, Error> {
         let Some(address) = args.address() else { return Ok(None) };
+        Self::bind_address(address, "--secure-port", args).map(Some)
+    }
+
+    /// Binds another port, with the same address and certificates, for other clients: everybody may
+    /// use the paths in `allowed`. Returns `None` when the port is 0.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the certificate cannot be used or the address cannot be bound.
+    /// `port_flag` names the port in the latter.
+    pub fn bind_port(
+        (port, port_flag): (u16, &'static str),
+        allowed: AllowedPaths,
+        max_connections: usize,
+        args: &Args,
+    ) -> Result<Option<Self>, Error> {
+        if port == 0 {
+            return Ok(None);
+        }
+        let address = SocketAddr::new(args.bind_address, port);
+        let mut server = Self::bind_address(address, port_flag, args)?;
+        server.allowed = allowed;
+        server.limits.connections = max_connections;
+        Ok(Some(server))
+    }
+
+    fn bind_address(address: SocketAddr, port_flag: &'static str, args: &Args) -> Result<Self, Error> {
         // The certificate is checked before the port is bound.
         let identity = Identity::new(&args.tls_settings())?;
-        let listen = |source| Error::Listen { address, source };
+        let listen = |source| Error::Listen {
+            port_flag,
+            address,
+            source,
+        };
         let listener = TcpListener::bind(address).map_err(listen)?;
         rustix::net::listen(&listener, BACKLOG).map_err(|source| listen(source.into()))?;
-        Self::new(listener, identity, args).map(Some)
+        Self::new(listener, identity, args)
     }
 
     /// Uses a socket that is already listening.
@@ -113,7 +147,15 @@ impl Server {
             identity,
             sink: CertificateSink::new(),
             allowed: args.allowed_paths(),
+            limits: Limits::default(),
         })
+    }
+
+    /// Replaces the limits.
+    #[cfg(test)]
+    pub(crate) fn with_limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
     }
 
     /// Returns the address that clients can connect to.
@@ -131,35 +173,34 @@ impl Server {
         self.sink.clone()
     }
 
+    /// Replaces the certificate together with that of another server.
+    pub fn follow_certificate(&mut self, sink: &CertificateSink) {
+        self.sink = sink.clone();
+    }
+
     /// Serves until `stop` is cancelled, then stops listening, waits for requests in progress (for
     /// at most 5 s) and joins every task.
     ///
     /// # Errors
     ///
     /// Returns an error when the current runtime has no I/O driver, or when access control ends.
-    pub async fn serve(self, endpoints: HttpEndpoints, stop: CancellationToken) -> Result<(), Error> {
-        self.serve_with_limits(Limits::default(), endpoints, stop).await
-    }
-
-    /// Serves like [`serve`](Self::serve), with other limits.
-    pub(crate) async fn serve_with_limits(
-        self,
-        limits: Limits,
-        endpoints: HttpEndpoints,
-        stop: CancellationToken,
-    ) -> Result<(), Error> {
+    pub async fn serve(self, service: impl Into<Service>, stop: CancellationToken) -> Result<(), Error> {
         let Self {
             listener,
             address,
             identity,
             sink,
             allowed,
+            limits,
         } = self;
-        let metrics = endpoints.metrics.clone();
+        let Service {
+            access: control,
+            routes,
+            metrics,
+        } = service.into();
         metrics.use_certificate(&identity);
-        let control = Arc::clone(&endpoints.access);
         let access = Access::new(allowed, Arc::clone(&control));
-        let handler = RequestHandler::new(endpoints, access, limits.request);
+        let handler = RequestHandler::new(routes, access, limits.request);
         let listener = tokio::net::TcpListener::from_std(listener).map_err(|source| Error::Socket { source })?;
         let Identity { config, loaded, .. } = identity;
         let config = watch::Sender::new(config);

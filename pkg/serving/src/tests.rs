@@ -147,7 +147,7 @@ impl Running {
         let (address, certificate) = (server.local_addr(), server.certificate().clone());
         let stop = CancellationToken::new();
         let mut task = JoinSet::new();
-        task.spawn(server.serve_with_limits(limits, endpoints, stop.clone()));
+        task.spawn(server.with_limits(limits).serve(endpoints, stop.clone()));
         Self {
             address,
             certificate,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{Error, HttpEndpoints, Server};
+use crate::{Error, Server, Service};
 
 /// How long the shutdown waits for pages that are still being rendered on other threads.
 const PAGES_TIMEOUT: Duration = Duration::from_secs(1);
@@ -22,22 +22,28 @@ pub struct ServerHandle {
 }
 
 impl Server {
-    /// Serves like [`serve`](Self::serve) until `stop` is cancelled, on a separate thread with its
-    /// own runtime.
+    /// Serves like [`serve`](Self::serve) until `stop` is cancelled, on a separate thread of this
+    /// name with its own runtime.
     ///
     /// # Errors
     ///
     /// Returns an error when the operating system cannot start a thread.
-    pub fn spawn(self, endpoints: HttpEndpoints, stop: &CancellationToken) -> Result<ServerHandle, Error> {
+    pub fn spawn(
+        self,
+        name: &str,
+        service: impl Into<Service>,
+        stop: &CancellationToken,
+    ) -> Result<ServerHandle, Error> {
         let (end, ended) = oneshot::channel();
+        let service = service.into();
         let stop = stop.child_token();
         let stopped = stop.clone();
         let serve = move || {
             // If the receiver was dropped, nobody needs the result.
-            drop(end.send(self.run(endpoints, stopped)));
+            drop(end.send(self.run(service, stopped)));
         };
         thread::Builder::new()
-            .name("serving".to_owned())
+            .name(name.to_owned())
             .spawn(serve)
             .map_err(no_thread)?;
         Ok(ServerHandle {
@@ -46,10 +52,10 @@ impl Server {
         })
     }
 
-    fn run(self, endpoints: HttpEndpoints, stop: CancellationToken) -> Result<(), Error> {
+    fn run(self, service: Service, stop: CancellationToken) -> Result<(), Error> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(no_thread)?;
-        let result = runtime.block_on(self.serve(endpoints, stop));
+        let result = runtime.block_on(self.serve(service, stop));
         runtime.shutdown_timeout(PAGES_TIMEOUT);
         result
     }

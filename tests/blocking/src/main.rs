@@ -21,6 +21,7 @@ const BLOCKING: Descriptor = Descriptor {
     on_by_default: true,
     crds: &[],
     rules: &[],
+    webhooks: Vec::new,
     flags: || {
         vec![
             Arg::new("configmap-namespace")

@@ -41,6 +41,7 @@ const ANNOTATION_CONTROLLER: &[Descriptor] = &[Descriptor {
     on_by_default: true,
     crds: &[],
     rules: &[],
+    webhooks: Vec::new,
     flags: || vec![clap::Arg::new("scribe").long("scribe").required(true)],
     build: |ctx| {
         let name: String = ctx.flag("scribe")?;

@@ -149,7 +149,7 @@ fn authentication_reader(account: &Account) -> Value {
 }
 
 /// Returns a role and its binding. `scope` is `Cluster` or empty.
-fn role_and_binding(scope: &str, metadata: &Value, rules: &Value, account: &Account) -> [Value; 2] {
+pub(super) fn role_and_binding(scope: &str, metadata: &Value, rules: &Value, account: &Account) -> [Value; 2] {
     let role = json!({
         "apiVersion": format!("{GROUP}/v1"),
         "kind": format!("{scope}Role"),

@@ -15,6 +15,7 @@ const fn controller(name: &'static str, aliases: &'static [&'static str], on_by_
         on_by_default,
         crds: &[],
         rules: &[],
+        webhooks: Vec::new,
         flags: Vec::new,
         build: never,
     }

@@ -39,7 +39,7 @@ fn handler() -> RequestHandler {
     };
     let allowed = "/livez,/readyz,/healthz,/debug/*".parse().unwrap();
     let access = Access::new(allowed, Arc::clone(&endpoints.access));
-    RequestHandler::new(endpoints, access, Duration::from_secs(5))
+    RequestHandler::new(Service::from(endpoints).routes, access, Duration::from_secs(5))
 }
 
 fn check(runtime: &Runtime, handler: &RequestHandler, input: &[u8]) {

@@ -246,7 +246,7 @@ fn port_in_use_fails_the_start() {
         ..Args::default()
     };
     let error = bind_error(&args);
-    expect!["failed to listen on 127.0.0.1:PORT: choose a free port with --secure-port (0 disables HTTPS) and an address of this machine with --bind-address"].assert_eq(&error.to_string().replace(&port.to_string(), "PORT"));
+    expect!["failed to listen on 127.0.0.1:PORT: choose a free port with --secure-port (0 disables the listener) and an address of this machine with --bind-address"].assert_eq(&error.to_string().replace(&port.to_string(), "PORT"));
     assert!(error.source().unwrap().to_string().contains("in use"), "{error:?}");
 }
 

@@ -192,9 +192,10 @@ async fn a_rejection_is_reported_and_retried_every_30_seconds() {
     let started = Instant::now();
     fixture.until_asked("a", 20).await;
     // The backoff starts at 5 ms; the delays add up to 41 s before it reaches its limit of 30 s.
-    // Without the limit, the test would take 45 minutes.
+    // Jitter shortens each by up to a half. Without the limit, the test would take 20 to 45
+    // minutes.
     let waited = started.elapsed().as_secs();
-    assert!((150..=260).contains(&waited), "{waited}");
+    assert!((110..=260).contains(&waited), "{waited}");
     assert!(fixture.count("controller_runtime_terminal_reconcile_errors_total") >= 19.0);
     let said = "PATCH /api/v1/namespaces/n/pods/a/status";
     assert!(

@@ -1,0 +1,189 @@
+//! The webhook of CronTabs: what the definition cannot express, because it needs to parse a
+//! schedule or to know time zones.
+//!
+//! Only a changed schedule is reviewed, so that a CronTab that was stored without the webhook can
+//! still be changed.
+//!
+//! Architecture Invariant: pure. The time is an argument.
+
+use std::cmp::Ordering;
+
+use jiff::{SignedDuration, Timestamp, tz::TimeZone};
+use portreeve_api::{CRONTABS, DstPolicyName, Resource};
+use portreeve_cron::{Dialect, DstPolicy, Schedule, load_zone};
+use portreeve_reconcile::admission::{FieldError, Review, Verdict, Webhook};
+use serde::Deserialize;
+
+const SCHEDULE: &str = "spec.schedule";
+/// The number of runs between which the shortest interval is searched: those of two days, if there
+/// is one in each minute.
+const COMPARED_RUNS: usize = 2 * 24 * 60;
+/// How far ahead changes of the clock are searched.
+const CLOCK_CHANGES_WITHIN: SignedDuration = SignedDuration::from_hours(366 * 24);
+/// Longer than any change of the clock.
+const AROUND_A_CHANGE: SignedDuration = SignedDuration::from_hours(25);
+/// The limits and defaults of a namespace.
+const CRONTAB_POLICIES: Resource = Resource::namespaced("stable.example.com", "v1", "CronTabPolicy", "crontabpolicies");
+
+/// The fields of a CronTab that are reviewed.
+#[derive(Deserialize)]
+struct ReviewedCronTab {
+    #[serde(default)]
+    metadata: ReviewedMetadata,
+    spec: Option<ReviewedSpec>,
+}
+
+#[derive(Default, Deserialize)]
+struct ReviewedMetadata {
+    #[serde(default)]
+    uid: String,
+}
+
+#[derive(Deserialize, PartialEq)]
+#[serde(rename_all = "camelCase")]
+struct ReviewedSpec {
+    schedule: String,
+    time_zone: Option<String>,
+    #[serde(default)]
+    dst_policy: DstPolicyName,
+    starting_deadline_seconds: Option<i64>,
+}
+
+/// The fields of a `CronTabPolicy` that the webhook checks. The apiserver checks the others.
+#[derive(Deserialize)]
+struct Policy {
+    metadata: PolicyMetadata,
+    spec: PolicySpec,
+}
+
+#[derive(Deserialize)]
+struct PolicyMetadata {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct PolicySpec {
+    limits: Option<Limits>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Limits {
+    min_interval_seconds: Option<i64>,
+}
+
+pub(crate) fn webhooks() -> Vec<Webhook> {
+    vec![Webhook::validating("crontabs.stable.example.com", CRONTABS, validate).with_parameters(CRONTAB_POLICIES)]
+}
+
+fn validate(review: &Review<'_, ReviewedCronTab>) -> Verdict {
+    let Some(spec) = &review.new.spec else {
+        return Verdict::new();
+    };
+    if review.old.as_ref().and_then(|old| old.spec.as_ref()) == Some(spec) {
+        return Verdict::new();
+    }
+    let uid = &review.new.metadata.uid;
+    let schedule = Schedule::parse(&spec.schedule, Dialect::CronTab { uid })
+        .map_err(|error| FieldError::invalid(SCHEDULE, &spec.schedule, error));
+    let name = spec.time_zone.as_deref().unwrap_or_default();
+    let zone = load_zone(name).map_err(|error| FieldError::invalid("spec.timeZone", name, error));
+    match (schedule, zone) {
+        (Ok(schedule), Ok(zone)) => judge(review, spec, &schedule, &zone),
+        (schedule, zone) => Verdict {
+            errors: schedule.err().into_iter().chain(zone.err()).collect(),
+            warnings: Vec::new(),
+        },
+    }
+}
+
+fn judge(review: &Review<'_, ReviewedCronTab>, spec: &ReviewedSpec, schedule: &Schedule, zone: &TimeZone) -> Verdict {
+    let mut verdict = Verdict::new();
+    let policy = match spec.dst_policy {
+        DstPolicyName::Once => DstPolicy::Once,
+        DstPolicyName::Kubernetes => DstPolicy::Kubernetes,
+    };
+    if schedule.next(review.now, zone, policy).is_none() {
+        let message = "it never runs: no day within five years matches all fields";
+        return verdict.error(FieldError::invalid(SCHEDULE, &spec.schedule, message));
+    }
+    match review.parameters {
+        Some([]) => {}
+        Some(_) => verdict.errors = violations(review, spec, schedule),
+        None => verdict = verdict.warning("spec.schedule: the minimum interval of the namespace was not checked"),
+    }
+    if spec.starting_deadline_seconds == Some(0) {
+        verdict = verdict.warning("spec.startingDeadlineSeconds: with 0, no run ever starts in time");
+    }
+    if policy == DstPolicy::Kubernetes {
+        verdict.warnings.extend(clock_change(schedule, zone, review.now));
+    }
+    verdict
+}
+
+/// Returns an error for each policy of the namespace whose minimum interval is longer than the
+/// shortest interval of the schedule.
+fn violations(review: &Review<'_, ReviewedCronTab>, spec: &ReviewedSpec, schedule: &Schedule) -> Vec<FieldError> {
+    let minimums = review.parameters::<Policy>().filter_map(|policy| {
+        let minimum = policy.spec.limits?.min_interval_seconds?;
+        Some((policy.metadata.name, minimum))
+    });
+    let minimums: Vec<_> = minimums.collect();
+    let lowest = minimums.iter().map(|(_, minimum)| *minimum).min();
+    let Some(shortest) = lowest.and_then(|lowest| shortest_interval(schedule, review.now, lowest)) else {
+        return Vec::new();
+    };
+    let violated = minimums.into_iter().filter(|(_, minimum)| shortest < *minimum);
+    violated
+        .map(|(name, minimum)| {
+            let message = format!(
+                "two runs are only {shortest} s apart, but CronTabPolicy {name:?} of the namespace demands {minimum} s \
+                 (spec.limits.minIntervalSeconds)"
+            );
+            FieldError::forbidden(SCHEDULE, &spec.schedule, message)
+        })
+        .collect()
+}
+
+/// Returns the shortest interval between two runs in seconds, by UTC. Stops at one that is shorter
+/// than `enough`.
+fn shortest_interval(schedule: &Schedule, now: Timestamp, enough: i64) -> Option<i64> {
+    let mut shortest: Option<i64> = None;
+    let mut last = schedule.next(now, &TimeZone::UTC, DstPolicy::Kubernetes)?;
+    for _ in 0..COMPARED_RUNS {
+        let Some(next) = schedule.next(last, &TimeZone::UTC, DstPolicy::Kubernetes) else {
+            break;
+        };
+        let interval = next.duration_since(last).as_secs();
+        shortest = Some(shortest.map_or(interval, |shortest| shortest.min(interval)));
+        if shortest < Some(enough) {
+            break;
+        }
+        last = next;
+    }
+    shortest
+}
+
+/// Returns a warning if the next changes of the clock skip or repeat runs.
+fn clock_change(schedule: &Schedule, zone: &TimeZone, now: Timestamp) -> Option<String> {
+    let until = now.checked_add(CLOCK_CHANGES_WITHIN).ok()?;
+    let changes = zone.following(now).map(|change| change.timestamp());
+    changes.take_while(|change| *change < until).find_map(|change| {
+        let from = change.checked_sub(AROUND_A_CHANGE).ok()?;
+        let to = change.checked_add(AROUND_A_CHANGE).ok()?;
+        let count = |policy| schedule.count(from, to, zone, policy, 1_000);
+        let (once, kubernetes) = (count(DstPolicy::Once), count(DstPolicy::Kubernetes));
+        let effect = match kubernetes.cmp(&once) {
+            Ordering::Less => "skips",
+            Ordering::Greater => "repeats",
+            Ordering::Equal => return None,
+        };
+        let day = zone.to_datetime(change).date();
+        Some(format!(
+            "spec.dstPolicy: the clock change of {day} {effect} a run; with Once, it runs once"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests;

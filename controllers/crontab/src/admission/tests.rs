@@ -1,0 +1,142 @@
+use std::sync::Arc;
+
+use expect_test::{Expect, expect};
+use portreeve_reconcile::admission::WebhookHandler;
+use serde_json::{Value, json};
+
+use super::*;
+
+const NOW: &str = "2026-11-24T12:00:00Z";
+
+fn crontab(spec: &Value) -> Value {
+    json!({"metadata": {"name": "a", "uid": "1"}, "spec": spec})
+}
+
+fn review(old: Option<Value>, new: Value, parameters: Option<&[Arc<Value>]>) -> Verdict {
+    let WebhookHandler::Validate(validate) = &webhooks()[0].handler else {
+        panic!("it validates");
+    };
+    let now = NOW.parse().unwrap();
+    validate(&Review {
+        old,
+        new,
+        parameters,
+        now,
+    })
+}
+
+fn check(spec: &Value, parameters: Option<&[Arc<Value>]>, expected: &Expect) {
+    let Verdict { errors, warnings } = review(None, crontab(spec), parameters);
+    let warnings = warnings.iter().map(|warning| format!("warning: {warning}"));
+    let lines: Vec<_> = errors.iter().map(ToString::to_string).chain(warnings).collect();
+    expected.assert_eq(&lines.join("\n"));
+}
+
+#[test]
+fn schedules_that_can_never_work_are_errors() {
+    for good in ["* * * * *", "@daily", "@every 90m", "H H * * *", "0 0 29 2 *"] {
+        check(&json!({"schedule": good}), Some(&[]), &expect![""]);
+    }
+    check(
+        &json!({"schedule": "invalid-cron-schedule", "timeZone": "Europe/Zürich"}),
+        Some(&[]),
+        &expect![[r#"
+            spec.schedule: Invalid value: "invalid-cron-schedule": found 1 fields in "invalid-cron-schedule", not 5: minute, hour, day of month, month, day of week (no seconds)
+            spec.timeZone: Invalid value: "Europe/Zürich": unknown time zone "Europe/Zürich": use a name from the IANA time zone database, such as Europe/Berlin"#]],
+    );
+    check(
+        &json!({"schedule": "61 * * * *"}),
+        Some(&[]),
+        &expect![[r#"spec.schedule: Invalid value: "61 * * * *": invalid minute "61": must be from 0 to 59"#]],
+    );
+    check(
+        &json!({"schedule": "0 0 30 2 *"}),
+        Some(&[]),
+        &expect![[
+            r#"spec.schedule: Invalid value: "0 0 30 2 *": it never runs: no day within five years matches all fields"#
+        ]],
+    );
+    check(
+        &json!({"schedule": "@daily", "timeZone": "Local"}),
+        Some(&[]),
+        &expect![[
+            r#"spec.timeZone: Invalid value: "Local": unknown time zone "Local": use a name from the IANA time zone database, such as Europe/Berlin"#
+        ]],
+    );
+    assert_eq!(review(None, json!({"metadata": {}}), None), Verdict::new());
+}
+
+#[test]
+fn only_a_changed_schedule_is_reviewed() {
+    let broken = crontab(&json!({"schedule": "61 * * * *", "suspend": false}));
+    let suspended = crontab(&json!({"schedule": "61 * * * *", "suspend": true}));
+    assert_eq!(review(Some(broken.clone()), suspended, Some(&[])), Verdict::new());
+    let other = crontab(&json!({"schedule": "62 * * * *"}));
+    assert_eq!(review(Some(broken), other, Some(&[])).errors.len(), 1);
+}
+
+#[test]
+fn the_shortest_interval_of_the_namespace_is_checked() {
+    let policy = |name: &str, seconds: i64| {
+        Arc::new(json!({"metadata": {"name": name}, "spec": {"limits": {"minIntervalSeconds": seconds}}}))
+    };
+    let policies = [
+        policy("hourly", 3600),
+        policy("minutes", 300),
+        Arc::new(json!({"metadata": {"name": "defaults"}, "spec": {"defaults": {"timeZone": "UTC"}}})),
+    ];
+    for (schedule, violated) in [
+        ("@hourly", 0),
+        ("@every 1h", 0),
+        ("@every 59m", 1),
+        ("@every 4m", 2),
+        ("*/30 * * * *", 1),
+        ("0,59 0,23 * * *", 2),
+        ("0 0,23 * * *", 0),
+        ("0 0 1 1 *", 0),
+    ] {
+        let verdict = review(None, crontab(&json!({"schedule": schedule})), Some(&policies));
+        assert_eq!(verdict.errors.len(), violated, "{schedule}: {verdict:?}");
+    }
+    check(
+        &json!({"schedule": "@every 59m"}),
+        Some(&policies),
+        &expect![[
+            r#"spec.schedule: Forbidden: "@every 59m": two runs are only 3540 s apart, but CronTabPolicy "hourly" of the namespace demands 3600 s (spec.limits.minIntervalSeconds)"#
+        ]],
+    );
+    check(
+        &json!({"schedule": "@daily"}),
+        None,
+        &expect!["warning: spec.schedule: the minimum interval of the namespace was not checked"],
+    );
+}
+
+#[test]
+fn a_clock_change_that_skips_or_repeats_a_run_is_a_warning() {
+    let spec =
+        |schedule: &str, policy: &str| json!({"schedule": schedule, "timeZone": "Europe/Berlin", "dstPolicy": policy});
+    check(
+        &spec("30 2 * * *", "Kubernetes"),
+        Some(&[]),
+        &expect!["warning: spec.dstPolicy: the clock change of 2027-03-28 skips a run; with Once, it runs once"],
+    );
+    check(
+        &spec("30 2 * 10 *", "Kubernetes"),
+        Some(&[]),
+        &expect!["warning: spec.dstPolicy: the clock change of 2027-10-31 repeats a run; with Once, it runs once"],
+    );
+    for unaffected in [
+        spec("30 2 * * *", "Once"),
+        spec("30 4 * * *", "Kubernetes"),
+        spec("30 * * * *", "Kubernetes"),
+        spec("@every 1h", "Kubernetes"),
+    ] {
+        check(&unaffected, Some(&[]), &expect![""]);
+    }
+    check(
+        &json!({"schedule": "@daily", "startingDeadlineSeconds": 0}),
+        Some(&[]),
+        &expect!["warning: spec.startingDeadlineSeconds: with 0, no run ever starts in time"],
+    );
+}

@@ -1,0 +1,342 @@
+//! The admission webhooks that a controller declares: pure functions, and when the apiserver calls
+//! them.
+//!
+//! A rule belongs into the CRD if its schema can express it. A webhook is for what needs code, such
+//! as parsing a schedule. docs/admission.md says what goes where.
+//!
+//! Architecture Invariant: pure. The time is an argument.
+
+use std::{fmt, sync::Arc};
+
+use jiff::Timestamp;
+use portreeve_api::Resource;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+/// The longest text of a value in an error, in characters.
+const LONGEST_VALUE: usize = 64;
+
+/// A webhook, which the apiserver calls before it stores an object.
+#[derive(Clone)]
+pub struct Webhook {
+    /// The name, which users see in errors. A DNS name with at least three labels, such as
+    /// `crontabs.stable.example.com`; unique among the webhooks that default and among those that
+    /// validate.
+    pub name: &'static str,
+    /// The objects for which it is called.
+    pub resource: Resource,
+    /// What happens to a request when no replica answers in time.
+    pub failure_policy: FailurePolicy,
+    /// The namespaced resource whose objects, in the namespace of the request, are passed to
+    /// `validate`.
+    pub parameters: Option<Resource>,
+    /// The function.
+    pub handler: WebhookHandler,
+}
+
+/// What happens to a request when the webhook cannot be called.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum FailurePolicy {
+    /// The request continues.
+    Ignore,
+    /// The request is rejected. Choose it only if an object that was not checked would do harm, and
+    /// say why in the docs.
+    Fail,
+}
+
+/// The function of a webhook.
+#[derive(Clone)]
+pub enum WebhookHandler {
+    /// Returns the object with defaults. It may get any JSON, because nobody has validated the
+    /// object, and it may get its own result.
+    Default(fn(Value) -> Value),
+    /// Decides whether an object may be stored.
+    Validate(Validate),
+}
+
+/// Decides whether an object may be stored.
+pub type Validate = Arc<dyn Fn(&Review<'_, Value>) -> Verdict + Send + Sync>;
+
+/// An object before it is stored.
+#[derive(Debug)]
+pub struct Review<'a, T> {
+    /// The stored object; `None` when it is created, or if it cannot be decoded.
+    pub old: Option<T>,
+    /// The object to store.
+    pub new: T,
+    /// The objects of [`Webhook::parameters`]; `None` if they are not known.
+    pub parameters: Option<&'a [Arc<Value>]>,
+    /// The time.
+    pub now: Timestamp,
+}
+
+impl<T> Review<'_, T> {
+    /// Returns the parameters that can be decoded.
+    pub fn parameters<P: DeserializeOwned>(&self) -> impl Iterator<Item = P> {
+        let parameters = self.parameters.into_iter().flatten();
+        parameters.filter_map(|object| P::deserialize(&**object).ok())
+    }
+}
+
+impl Webhook {
+    /// Returns a webhook that sets defaults when an object is created or updated. While it cannot
+    /// be called, objects are stored without them.
+    pub fn defaulting(name: &'static str, resource: Resource, default: fn(Value) -> Value) -> Self {
+        Self::new(name, resource, WebhookHandler::Default(default))
+    }
+
+    /// Returns a webhook that validates objects of which it decodes `T`. While it cannot be called,
+    /// objects are stored without validation; see [`Self::fail_closed`].
+    ///
+    /// It is not called for updates that change only the status or metadata other than labels and
+    /// annotations, nor for objects that are being deleted, so that it never blocks a controller or
+    /// a deletion. An object that cannot be decoded is rejected.
+    pub fn validating<T: DeserializeOwned>(
+        name: &'static str,
+        resource: Resource,
+        validate: impl Fn(&Review<'_, T>) -> Verdict + Send + Sync + 'static,
+    ) -> Self {
+        let validate = move |review: &Review<'_, Value>| match serde_path_to_error::deserialize(&review.new) {
+            Ok(new) => validate(&Review {
+                old: review.old.as_ref().and_then(|old| T::deserialize(old).ok()),
+                new,
+                parameters: review.parameters,
+                now: review.now,
+            }),
+            Err(error) => {
+                let error: serde_path_to_error::Error<serde_json::Error> = error;
+                Verdict::new().error(FieldError {
+                    field: error.path().to_string(),
+                    reason: ErrorReason::Invalid,
+                    message: error.inner().to_string(),
+                })
+            }
+        };
+        Self::new(name, resource, WebhookHandler::Validate(Arc::new(validate)))
+    }
+
+    fn new(name: &'static str, resource: Resource, handler: WebhookHandler) -> Self {
+        Self {
+            name,
+            resource,
+            failure_policy: FailurePolicy::Ignore,
+            parameters: None,
+            handler,
+        }
+    }
+
+    /// Rejects requests while the webhook cannot be called.
+    #[must_use]
+    pub fn fail_closed(mut self) -> Self {
+        self.failure_policy = FailurePolicy::Fail;
+        self
+    }
+
+    /// Passes the objects of this resource to the function: those in the namespace of the request.
+    #[must_use]
+    pub fn with_parameters(mut self, resource: Resource) -> Self {
+        self.parameters = Some(resource);
+        self
+    }
+
+    /// Returns whether it changes objects.
+    pub fn is_mutating(&self) -> bool {
+        matches!(self.handler, WebhookHandler::Default(_))
+    }
+
+    /// Returns the path of its URL.
+    pub fn path(&self) -> String {
+        let verb = if self.is_mutating() { "mutate" } else { "validate" };
+        format!("/{verb}/{}", self.name)
+    }
+}
+
+impl fmt::Debug for Webhook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Webhook").field(&self.path()).finish()
+    }
+}
+
+/// The result of a validation. Without errors, the object is stored.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Verdict {
+    /// Why the object is rejected.
+    pub errors: Vec<FieldError>,
+    /// What the user should know, in at most 120 characters each.
+    pub warnings: Vec<String>,
+}
+
+impl Verdict {
+    /// Returns a verdict without errors and warnings.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an error.
+    #[must_use]
+    pub fn error(mut self, error: FieldError) -> Self {
+        self.errors.push(error);
+        self
+    }
+
+    /// Adds a warning.
+    #[must_use]
+    pub fn warning(mut self, warning: impl Into<String>) -> Self {
+        self.warnings.push(warning.into());
+        self
+    }
+}
+
+/// Why a field is rejected, in Kubernetes' format.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct FieldError {
+    /// The path of the field, such as `spec.schedule`.
+    pub field: String,
+    /// The kind of error.
+    pub reason: ErrorReason,
+    /// The value, why it is rejected, and what is allowed.
+    pub message: String,
+}
+
+/// The kind of a field's error.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ErrorReason {
+    /// The value can never work.
+    Invalid,
+    /// The value is not allowed here.
+    Forbidden,
+}
+
+impl ErrorReason {
+    /// Returns the reason of the cause in a `Status`.
+    pub fn cause(self) -> &'static str {
+        match self {
+            Self::Invalid => "FieldValueInvalid",
+            Self::Forbidden => "FieldValueForbidden",
+        }
+    }
+}
+
+impl FieldError {
+    /// Returns the error of a value that can never work.
+    pub fn invalid(field: &str, value: &str, message: impl fmt::Display) -> Self {
+        Self::new(field, ErrorReason::Invalid, value, message)
+    }
+
+    /// Returns the error of a value that is not allowed here.
+    pub fn forbidden(field: &str, value: &str, message: impl fmt::Display) -> Self {
+        Self::new(field, ErrorReason::Forbidden, value, message)
+    }
+
+    fn new(field: &str, reason: ErrorReason, value: &str, message: impl fmt::Display) -> Self {
+        let value = match value.char_indices().nth(LONGEST_VALUE) {
+            Some((end, _)) => format!("{}…", &value[..end]),
+            None => value.to_owned(),
+        };
+        Self {
+            field: field.to_owned(),
+            reason,
+            message: format!("{value:?}: {message}"),
+        }
+    }
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reason = match self.reason {
+            ErrorReason::Invalid => "Invalid value",
+            ErrorReason::Forbidden => "Forbidden",
+        };
+        write!(f, "{}: {reason}: {}", self.field, self.message)
+    }
+}
+
+/// Sets a field of an object unless it has a value other than null. Does nothing if one of the
+/// fields above it has a value that is no object; the apiserver rejects the object then.
+pub fn set_default(object: &mut Value, path: &[&str], default: impl Into<Value>) {
+    let Some((field, parents)) = path.split_last() else {
+        return;
+    };
+    let mut parent = object;
+    for name in parents {
+        let Value::Object(fields) = parent else { return };
+        parent = fields.entry(*name).or_insert(Value::Null);
+        if parent.is_null() {
+            *parent = Value::Object(Map::new());
+        }
+    }
+    if let Value::Object(fields) = parent {
+        let value = fields.entry(*field).or_insert(Value::Null);
+        if value.is_null() {
+            *value = default.into();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+    use serde_json::json;
+
+    use super::*;
+
+    fn defaulted(mut object: Value) -> Value {
+        set_default(&mut object, &["spec", "size"], 1);
+        object
+    }
+
+    #[test]
+    fn a_default_replaces_only_missing_values() {
+        for object in [json!({}), json!({"spec": null}), json!({"spec": {"size": null}})] {
+            assert_eq!(defaulted(object), json!({"spec": {"size": 1}}));
+        }
+        for object in [
+            json!({"spec": {"size": 2}}),
+            json!({"spec": "x"}),
+            json!("x"),
+            Value::Null,
+        ] {
+            assert_eq!(defaulted(object.clone()), object);
+        }
+    }
+
+    #[test]
+    fn an_error_names_the_field_and_a_part_of_the_value() {
+        let error = FieldError::invalid("spec.schedule", &"ü\"".repeat(50), "expected five fields");
+        let value = "ü\\\"".repeat(32);
+        assert_eq!(
+            error.to_string(),
+            format!("spec.schedule: Invalid value: \"{value}…\": expected five fields")
+        );
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_decoded_is_rejected_by_its_field() {
+        #[derive(Deserialize)]
+        struct Object {
+            #[serde(rename = "spec")]
+            _spec: Spec,
+        }
+        #[derive(Deserialize)]
+        struct Spec {
+            #[serde(rename = "size")]
+            _size: u8,
+        }
+        const RESOURCE: Resource = Resource::namespaced("example.dev", "v1", "Thing", "things");
+        let webhook = Webhook::validating("things.example.dev", RESOURCE, |_: &Review<'_, Object>| Verdict::new());
+        let WebhookHandler::Validate(validate) = webhook.handler else {
+            panic!("it validates");
+        };
+        let verdict = |new: Value| {
+            validate(&Review {
+                old: None,
+                new,
+                parameters: None,
+                now: Timestamp::UNIX_EPOCH,
+            })
+        };
+        assert_eq!(verdict(json!({"spec": {"size": 1}})), Verdict::new());
+        let errors = verdict(json!({"spec": {"size": "x"}})).errors;
+        assert_eq!(errors[0].field, "spec.size");
+    }
+}

@@ -1,0 +1,24 @@
+//! The admission webhooks of controllers, served over HTTPS.
+//!
+//! Controllers declare webhooks as pure functions
+//! ([`Descriptor::webhooks`](portreeve_reconcile::Descriptor::webhooks)). This crate reads the
+//! apiserver's requests, calls the functions and writes the responses ([`Routes`]). The daemon
+//! serves the routes on a port of their own, in every replica.
+//!
+//! Architecture Invariant: `review.rs` is the only place that knows `AdmissionReview`. It is pure.
+//! Architecture Invariant: a request has a time limit, and the memory of all requests together is
+//! bounded. Objects never reach a log.
+
+mod body;
+mod declared;
+mod metrics;
+mod object;
+mod options;
+mod review;
+mod routes;
+mod warnings;
+
+pub use declared::{DeclarationError, declared};
+pub use metrics::Metrics;
+pub use options::Args;
+pub use routes::{ParameterLister, Readiness, Routes};

@@ -1,0 +1,223 @@
+//! `AdmissionReview`: from the bytes of a request to those of the response.
+//!
+//! A denial is a response with HTTP status 200. Everything that is no valid request is a
+//! [`BadRequest`], upon which the apiserver applies the failure policy.
+//!
+//! Architecture Invariant: pure. The time is an argument.
+
+use std::sync::Arc;
+
+use data_encoding::BASE64;
+use jiff::Timestamp;
+use kube::core::admission::{
+    AdmissionRequest, AdmissionResponse, AdmissionReview, META_API_VERSION_V1, META_KIND, Operation,
+};
+use kube::core::response::{Status, StatusCause, StatusDetails, StatusSummary};
+use portreeve_reconcile::admission::{FieldError, Review, Validate, Verdict, Webhook, WebhookHandler};
+use serde_json::{Map, Value};
+
+use crate::object::RawObject;
+use crate::warnings;
+
+/// The most errors that a denial lists.
+const MOST_ERRORS: usize = 32;
+/// The fields of the metadata that a validation may depend on.
+const JUDGED_METADATA: [&str; 2] = ["annotations", "labels"];
+
+/// A request that is not an `AdmissionReview` for this webhook.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BadRequest {
+    /// The body is no `AdmissionReview`.
+    #[error("the body is not an AdmissionReview: {0}")]
+    Malformed(serde_json::Error),
+    /// It has another version or kind.
+    #[error("expected {META_API_VERSION_V1} {META_KIND}, not {0}")]
+    OtherType(String),
+    /// It has no request.
+    #[error("the AdmissionReview has no request")]
+    NoRequest,
+    /// It has no UID.
+    #[error("the request has no uid")]
+    NoUid,
+    /// It is about another resource.
+    #[error("this webhook is for {expected}, not for {actual}")]
+    OtherResource { expected: String, actual: String },
+    /// It is about an operation for which the webhook is not configured.
+    #[error("this webhook is for CREATE and UPDATE, not for {0:?}")]
+    OtherOperation(Operation),
+    /// It has no object.
+    #[error("the request has no object")]
+    NoObject,
+    /// The patch cannot be encoded.
+    #[error("failed to encode the patch: {0}")]
+    Patch(kube::core::admission::SerializePatchError),
+    /// The response cannot be encoded.
+    #[error("failed to encode the response: {0}")]
+    Encode(serde_json::Error),
+}
+
+/// A request that was read.
+pub(crate) type Request = AdmissionRequest<RawObject>;
+
+/// The response to a request.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) body: Vec<u8>,
+    pub(crate) decision: Decision,
+}
+
+/// What a response decides.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Decision {
+    Allowed,
+    Patched,
+    Denied,
+}
+
+/// Reads a request for this webhook.
+pub(crate) fn read(webhook: &Webhook, body: &[u8]) -> Result<Request, BadRequest> {
+    let review: AdmissionReview<RawObject> = serde_json::from_slice(body).map_err(BadRequest::Malformed)?;
+    if (&*review.types.api_version, &*review.types.kind) != (META_API_VERSION_V1, META_KIND) {
+        let actual = format!("{} {}", review.types.api_version, review.types.kind);
+        return Err(BadRequest::OtherType(actual));
+    }
+    let request: Request = review.try_into().map_err(|_| BadRequest::NoRequest)?;
+    if request.uid.is_empty() {
+        return Err(BadRequest::NoUid);
+    }
+    let (expected, actual) = (&webhook.resource, &request.resource);
+    let is_expected = actual.group == expected.group
+        && actual.version == expected.version
+        && actual.resource == expected.plural
+        && request.sub_resource.as_ref().is_none_or(String::is_empty);
+    if !is_expected {
+        let subresource = request.sub_resource.as_deref().unwrap_or_default();
+        return Err(BadRequest::OtherResource {
+            expected: format!("{}/{}", expected.api_version(), expected.plural),
+            actual: format!("{}/{}/{} {subresource}", actual.group, actual.version, actual.resource),
+        });
+    }
+    if !matches!(request.operation, Operation::Create | Operation::Update) {
+        return Err(BadRequest::OtherOperation(request.operation));
+    }
+    if request.object.is_none() {
+        return Err(BadRequest::NoObject);
+    }
+    Ok(request)
+}
+
+/// Calls the webhook's function. `parameters` are the objects of [`Webhook::parameters`] in the
+/// namespace of the request, or `None` if they are not known.
+pub(crate) fn answer(
+    webhook: &Webhook,
+    mut request: Request,
+    parameters: Option<&[Arc<Value>]>,
+    now: Timestamp,
+) -> Result<Answer, BadRequest> {
+    let mut response = AdmissionResponse::from(&request);
+    let (new, old) = (request.object.take(), request.old_object.take());
+    let new = new.map(|object| object.value).ok_or(BadRequest::NoObject)?;
+    let old = old.map(|object| object.value);
+    let (decision, patch) = match &webhook.handler {
+        _ if is_terminating(&new) => (Decision::Allowed, None),
+        WebhookHandler::Default(default) => {
+            let patch = json_patch::diff(&new, &default(new.clone()));
+            if patch.is_empty() {
+                (Decision::Allowed, None)
+            } else {
+                (Decision::Patched, Some(patch))
+            }
+        }
+        WebhookHandler::Validate(_) if old.as_ref().is_some_and(|old| judged(old) == judged(&new)) => {
+            (Decision::Allowed, None)
+        }
+        WebhookHandler::Validate(validate) => {
+            let verdict = verdict(validate, old, new, parameters, now);
+            let warnings = warnings::within_limits(&verdict.warnings);
+            response.warnings = (!warnings.is_empty()).then_some(warnings);
+            if verdict.errors.is_empty() {
+                (Decision::Allowed, None)
+            } else {
+                response.allowed = false;
+                response.result = denial(&verdict.errors, webhook, &request.name);
+                (Decision::Denied, None)
+            }
+        }
+    };
+    if patch.is_some() {
+        // Sets the type of the patch.
+        response = response
+            .with_patch(json_patch::Patch::default())
+            .map_err(BadRequest::Patch)?;
+    }
+    let mut body = serde_json::to_value(response.into_review()).map_err(BadRequest::Encode)?;
+    if let Some(patch) = patch {
+        // kube encodes the patch as a list of numbers.
+        let text = serde_json::to_vec(&patch).map_err(BadRequest::Encode)?;
+        body["response"]["patch"] = BASE64.encode(&text).into();
+    }
+    let body = serde_json::to_vec(&body).map_err(BadRequest::Encode)?;
+    Ok(Answer { body, decision })
+}
+
+fn verdict(
+    validate: &Validate,
+    old: Option<Value>,
+    new: Value,
+    parameters: Option<&[Arc<Value>]>,
+    now: Timestamp,
+) -> Verdict {
+    validate(&Review {
+        old,
+        new,
+        parameters,
+        now,
+    })
+}
+
+/// Returns whether the object is being deleted. It is not validated, because that would block the
+/// removal of its finalizers.
+fn is_terminating(object: &Value) -> bool {
+    !object["metadata"]["deletionTimestamp"].is_null()
+}
+
+/// Returns the part of an object that a validation may depend on.
+fn judged(object: &Value) -> (Vec<(&String, &Value)>, [Option<&Value>; 2]) {
+    let fields = object.as_object().into_iter().flat_map(Map::iter);
+    let fields = fields.filter(|(name, _)| !["metadata", "status"].contains(&name.as_str()));
+    let metadata = JUDGED_METADATA.map(|field| object["metadata"].get(field));
+    (fields.collect(), metadata)
+}
+
+/// Returns the `Status` of a denial, as the apiserver's own validation would return it.
+fn denial(errors: &[FieldError], webhook: &Webhook, name: &str) -> Status {
+    let shown = &errors[..errors.len().min(MOST_ERRORS)];
+    let texts: Vec<_> = shown.iter().map(ToString::to_string).collect();
+    let message = match &texts[..] {
+        [one] => one.clone(),
+        several => format!("[{}]", several.join(", ")),
+    };
+    let causes = shown.iter().map(|error| StatusCause {
+        reason: error.reason.cause().to_owned(),
+        message: error.message.clone(),
+        field: error.field.clone(),
+    });
+    Status {
+        status: Some(StatusSummary::Failure),
+        code: 422,
+        message,
+        reason: "Invalid".to_owned(),
+        details: Some(StatusDetails {
+            name: name.to_owned(),
+            group: webhook.resource.group.to_string(),
+            kind: webhook.resource.kind.to_string(),
+            uid: String::new(),
+            causes: causes.collect(),
+            retry_after_seconds: 0,
+        }),
+        ..Status::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;
