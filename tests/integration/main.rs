@@ -44,3 +44,4 @@ mod schedules;
 mod shared_watches;
 mod ttl;
 mod undecodable;
+mod webhooks;

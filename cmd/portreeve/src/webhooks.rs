@@ -8,7 +8,8 @@ use std::{
 
 use portreeve_api::{Metadata, Resource};
 use portreeve_auth::CertificateAccess;
-use portreeve_informer::{Factory, Index, Informer, Projection, Watch, indexes};
+use portreeve_client::ApiErrorKind;
+use portreeve_informer::{Factory, Index, Informer, Projection, Report, Watch, indexes};
 use portreeve_reconcile::{Clock, Descriptor, Shutdown, admission::Webhook};
 use portreeve_serving::{AllowedPaths, CertificateSink, Server, Service};
 use portreeve_webhook::{ParameterLister, Readiness, Routes, declared};
@@ -122,13 +123,18 @@ async fn closing_time(stop: &Shutdown, delay: Duration) {
 fn readiness(certificate: Option<&Arc<SecretCertificate>>, stop: &Shutdown) -> Readiness {
     let (certificate, stop, started) = (certificate.cloned(), stop.token(), Instant::now());
     Arc::new(move || {
-        if stop.is_cancelled() {
-            return Some("shutting down".to_owned());
-        }
         let lacks_certificate = certificate.as_ref().is_some_and(|certificate| !certificate.is_loaded());
-        (lacks_certificate && started.elapsed() < CERTIFICATE_WAIT)
-            .then(|| "waiting for a certificate in --tls-secret".to_owned())
+        unready(stop.is_cancelled(), lacks_certificate, started.elapsed()).map(str::to_owned)
     })
+}
+
+/// Returns why a replica that started `age` ago should not get requests.
+fn unready(is_stopping: bool, lacks_certificate: bool, age: Duration) -> Option<&'static str> {
+    match (is_stopping, lacks_certificate) {
+        (true, _) => Some("shutting down"),
+        (false, true) if age < CERTIFICATE_WAIT => Some("waiting for a certificate in --tls-secret"),
+        _ => None,
+    }
 }
 
 /// Returns a function that lists the parameters of the webhooks, from informers.
@@ -146,14 +152,24 @@ fn parameters(webhooks: &[Webhook], informers: &Factory) -> ParameterLister {
         Some((resource, informer, by_namespace))
     });
     let sources: Vec<_> = sources.collect();
+    let factory = informers.clone();
     Arc::new(move |resource, namespace| {
         let (_, informer, by_namespace) = sources.iter().find(|(listed, ..)| listed == resource)?;
         if !informer.is_synced() {
-            return None;
+            return is_not_served(&factory, resource).then(Vec::new);
         }
         let objects = by_namespace.get(namespace).into_iter();
         Some(objects.map(|parameter| Arc::clone(&parameter.object)).collect())
     })
+}
+
+/// Returns whether the resource has no definition, and therefore no objects.
+fn is_not_served(informers: &Factory, resource: &Resource) -> bool {
+    let is_missing = |report: &Report| {
+        let failure = report.failure.as_ref();
+        report.resource == *resource && failure.is_some_and(|failure| failure.kind == ApiErrorKind::NotFound)
+    };
+    informers.reports().iter().any(is_missing)
 }
 
 /// An object that a webhook depends on, as a whole: its kind is the controller's business.
@@ -175,5 +191,19 @@ impl<'de> Deserialize<'de> for Parameter {
 impl Projection for Parameter {
     fn metadata(&self) -> &Metadata {
         &self.metadata
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_waits_for_a_certificate_but_not_for_ever() {
+        let waiting = Some("waiting for a certificate in --tls-secret");
+        assert_eq!(unready(false, true, Duration::from_secs(29)), waiting);
+        assert_eq!(unready(false, true, Duration::from_secs(30)), None);
+        assert_eq!(unready(false, false, Duration::ZERO), None);
+        assert_eq!(unready(true, false, Duration::from_hours(1)), Some("shutting down"));
     }
 }

@@ -1,5 +1,4 @@
-//! The admission webhooks that a controller declares: pure functions, and when the apiserver calls
-//! them.
+//! The webhooks that a controller declares: pure functions, and when the apiserver calls them.
 //!
 //! A rule belongs into the CRD if its schema can express it. A webhook is for what needs code, such
 //! as parsing a schedule. docs/admission.md says what goes where.
@@ -52,6 +51,11 @@ pub enum WebhookHandler {
     Default(fn(Value) -> Value),
     /// Decides whether an object may be stored.
     Validate(Validate),
+    /// Converts an object to the given `apiVersion`. It may get partial and invalid objects: those
+    /// that server-side apply builds from the fields of one manager, and those that were stored
+    /// before a rule was tightened. So it moves the fields that it knows and keeps all others. An
+    /// error fails the whole request, even a list of all objects.
+    Convert(fn(Value, &str) -> Result<Value, String>),
 }
 
 /// Decides whether an object may be stored.
@@ -115,6 +119,16 @@ impl Webhook {
         Self::new(name, resource, WebhookHandler::Validate(Arc::new(validate)))
     }
 
+    /// Returns a webhook that converts objects between the versions of a CRD. `resource` is any of
+    /// its versions. The CRD names the webhook, so no configuration is printed.
+    pub fn converting(
+        name: &'static str,
+        resource: Resource,
+        convert: fn(Value, &str) -> Result<Value, String>,
+    ) -> Self {
+        Self::new(name, resource, WebhookHandler::Convert(convert))
+    }
+
     fn new(name: &'static str, resource: Resource, handler: WebhookHandler) -> Self {
         Self {
             name,
@@ -139,14 +153,13 @@ impl Webhook {
         self
     }
 
-    /// Returns whether it changes objects.
-    pub fn is_mutating(&self) -> bool {
-        matches!(self.handler, WebhookHandler::Default(_))
-    }
-
     /// Returns the path of its URL.
     pub fn path(&self) -> String {
-        let verb = if self.is_mutating() { "mutate" } else { "validate" };
+        let verb = match self.handler {
+            WebhookHandler::Default(_) => "mutate",
+            WebhookHandler::Validate(_) => "validate",
+            WebhookHandler::Convert(_) => "convert",
+        };
         format!("/{verb}/{}", self.name)
     }
 }

@@ -5,11 +5,14 @@
 //! apiserver's requests, calls the functions and writes the responses ([`Routes`]). The daemon
 //! serves the routes on a port of their own, in every replica.
 //!
-//! Architecture Invariant: `review.rs` is the only place that knows `AdmissionReview`. It is pure.
+//! Architecture Invariant: only `review.rs` knows `AdmissionReview`, and only `conversion.rs` knows
+//! `ConversionReview`. Both are pure.
 //! Architecture Invariant: a request has a time limit, and the memory of all requests together is
 //! bounded. Objects never reach a log.
 
+mod answer;
 mod body;
+mod conversion;
 mod declared;
 mod metrics;
 mod object;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use portreeve_metrics::Registry;
 use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 
-use crate::review::Decision;
+use crate::answer::Decision;
 
 /// From a millisecond to the longest time limit of an apiserver.
 const LATENCY_BUCKETS: [f64; 14] = [
@@ -58,7 +58,7 @@ impl Metrics {
         let decisions = IntCounterVec::new(
             Opts::new(
                 "portreeve_webhook_decisions_total",
-                "Number of objects that a webhook allowed, patched or denied.",
+                "Number of requests that a webhook allowed, patched, denied, converted or failed to convert.",
             ),
             &["webhook", "decision"],
         )?;
@@ -93,12 +93,7 @@ impl Metrics {
     }
 
     pub(crate) fn count_decision(&self, webhook: &str, decision: Decision) {
-        let decision = match decision {
-            Decision::Allowed => "allowed",
-            Decision::Patched => "patched",
-            Decision::Denied => "denied",
-        };
-        self.decisions.with_label_values(&[webhook, decision]).inc();
+        self.decisions.with_label_values(&[webhook, decision.label()]).inc();
     }
 }
 

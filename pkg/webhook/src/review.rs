@@ -16,6 +16,7 @@ use kube::core::response::{Status, StatusCause, StatusDetails, StatusSummary};
 use portreeve_reconcile::admission::{FieldError, Review, Validate, Verdict, Webhook, WebhookHandler};
 use serde_json::{Map, Value};
 
+use crate::answer::{Answer, BadRequest, Decision};
 use crate::object::RawObject;
 use crate::warnings;
 
@@ -24,62 +25,20 @@ const MOST_ERRORS: usize = 32;
 /// The fields of the metadata that a validation may depend on.
 const JUDGED_METADATA: [&str; 2] = ["annotations", "labels"];
 
-/// A request that is not an `AdmissionReview` for this webhook.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum BadRequest {
-    /// The body is no `AdmissionReview`.
-    #[error("the body is not an AdmissionReview: {0}")]
-    Malformed(serde_json::Error),
-    /// It has another version or kind.
-    #[error("expected {META_API_VERSION_V1} {META_KIND}, not {0}")]
-    OtherType(String),
-    /// It has no request.
-    #[error("the AdmissionReview has no request")]
-    NoRequest,
-    /// It has no UID.
-    #[error("the request has no uid")]
-    NoUid,
-    /// It is about another resource.
-    #[error("this webhook is for {expected}, not for {actual}")]
-    OtherResource { expected: String, actual: String },
-    /// It is about an operation for which the webhook is not configured.
-    #[error("this webhook is for CREATE and UPDATE, not for {0:?}")]
-    OtherOperation(Operation),
-    /// It has no object.
-    #[error("the request has no object")]
-    NoObject,
-    /// The patch cannot be encoded.
-    #[error("failed to encode the patch: {0}")]
-    Patch(kube::core::admission::SerializePatchError),
-    /// The response cannot be encoded.
-    #[error("failed to encode the response: {0}")]
-    Encode(serde_json::Error),
-}
-
 /// A request that was read.
 pub(crate) type Request = AdmissionRequest<RawObject>;
 
-/// The response to a request.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) body: Vec<u8>,
-    pub(crate) decision: Decision,
-}
-
-/// What a response decides.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Decision {
-    Allowed,
-    Patched,
-    Denied,
-}
-
 /// Reads a request for this webhook.
 pub(crate) fn read(webhook: &Webhook, body: &[u8]) -> Result<Request, BadRequest> {
-    let review: AdmissionReview<RawObject> = serde_json::from_slice(body).map_err(BadRequest::Malformed)?;
+    let review: AdmissionReview<RawObject> = serde_json::from_slice(body).map_err(|source| BadRequest::Malformed {
+        kind: META_KIND,
+        source,
+    })?;
     if (&*review.types.api_version, &*review.types.kind) != (META_API_VERSION_V1, META_KIND) {
-        let actual = format!("{} {}", review.types.api_version, review.types.kind);
-        return Err(BadRequest::OtherType(actual));
+        return Err(BadRequest::OtherType {
+            expected: format!("{META_API_VERSION_V1} {META_KIND}"),
+            actual: format!("{} {}", review.types.api_version, review.types.kind),
+        });
     }
     let request: Request = review.try_into().map_err(|_| BadRequest::NoRequest)?;
     if request.uid.is_empty() {
@@ -119,6 +78,7 @@ pub(crate) fn answer(
     let new = new.map(|object| object.value).ok_or(BadRequest::NoObject)?;
     let old = old.map(|object| object.value);
     let (decision, patch) = match &webhook.handler {
+        WebhookHandler::Convert(_) => return Err(BadRequest::NoReview),
         _ if is_terminating(&new) => (Decision::Allowed, None),
         WebhookHandler::Default(default) => {
             let patch = json_patch::diff(&new, &default(new.clone()));

@@ -19,14 +19,18 @@ use http::{
 use jiff::Timestamp;
 use portreeve_api::Resource;
 use portreeve_client::parse_duration;
-use portreeve_reconcile::{Clock, admission::Webhook};
+use portreeve_reconcile::{
+    Clock,
+    admission::{Webhook, WebhookHandler},
+};
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
 use crate::{
     Metrics,
+    answer::{Answer, BadRequest},
     body::Buffers,
-    review::{self, Answer, BadRequest},
+    conversion, review,
 };
 
 /// The time limit of a call that names none. The configurations set 5 s.
@@ -150,6 +154,9 @@ impl Endpoint {
     }
 
     fn answer(&self, body: &[u8], now: Timestamp) -> Result<Answer, BadRequest> {
+        if let WebhookHandler::Convert(convert) = self.webhook.handler {
+            return conversion::answer(body, convert);
+        }
         let request = review::read(&self.webhook, body)?;
         let namespace = request.namespace.as_deref().unwrap_or_default();
         let parameters = match &self.webhook.parameters {

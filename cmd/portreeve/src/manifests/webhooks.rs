@@ -7,7 +7,7 @@
 //! Architecture Invariant: pure.
 
 use portreeve_api::{Resource, Scope};
-use portreeve_reconcile::admission::{FailurePolicy, Webhook};
+use portreeve_reconcile::admission::{FailurePolicy, Webhook, WebhookHandler};
 use serde_json::{Value, json};
 
 use super::{Account, Error, rbac::role_and_binding, yaml};
@@ -18,7 +18,9 @@ const TIMEOUT_SECONDS: u32 = 5;
 
 /// Returns the manifests. Empty without webhooks.
 pub(crate) fn webhooks(declared: &[Webhook], account: &Account) -> Result<String, Error> {
-    let (mutating, validating): (Vec<_>, Vec<_>) = declared.iter().partition(|webhook| webhook.is_mutating());
+    let matching = |matches: fn(&WebhookHandler) -> bool| declared.iter().filter(move |it| matches(&it.handler));
+    let mutating: Vec<_> = matching(|handler| matches!(handler, WebhookHandler::Default(_))).collect();
+    let validating: Vec<_> = matching(|handler| matches!(handler, WebhookHandler::Validate(_))).collect();
     let mut documents = Vec::new();
     documents.extend(configuration("MutatingWebhookConfiguration", &mutating, account));
     documents.extend(configuration("ValidatingWebhookConfiguration", &validating, account));
@@ -79,7 +81,7 @@ fn entry(webhook: &Webhook, account: &Account) -> Value {
         "sideEffects": "None",
         "timeoutSeconds": TIMEOUT_SECONDS,
     });
-    if webhook.is_mutating() {
+    if matches!(webhook.handler, WebhookHandler::Default(_)) {
         // Another webhook may remove or add what a default depends on.
         entry["reinvocationPolicy"] = "IfNeeded".into();
     }

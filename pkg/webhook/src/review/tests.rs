@@ -184,7 +184,7 @@ fn requests_for_something_else_are_rejected_with_a_reason() {
         ),
         (
             &|request| request["request"] = Value::Null,
-            expect!["the AdmissionReview has no request"],
+            expect!["the review has no request"],
         ),
         (
             &|request| request["request"]["uid"] = "".into(),
@@ -212,7 +212,7 @@ fn requests_for_something_else_are_rejected_with_a_reason() {
     }
     let malformed = read(&validating(), b"{").unwrap_err().to_string();
     assert!(
-        malformed.starts_with("the body is not an AdmissionReview: EOF"),
+        malformed.starts_with("the body is no AdmissionReview: EOF"),
         "{malformed}"
     );
 }

@@ -123,7 +123,7 @@ async fn invalid_requests_get_400_with_a_reason() {
     without_type.headers_mut().remove(CONTENT_TYPE);
     let rows = [
         (without_type, "the Content-Type is not application/json\n"),
-        (post_to(PATH, ""), "the body is not an AdmissionReview: EOF"),
+        (post_to(PATH, ""), "the body is no AdmissionReview: EOF"),
         (
             post_to(PATH, vec![b' '; crate::body::LARGEST + 1]),
             "the body is longer than 7340032 bytes\n",

@@ -1,0 +1,117 @@
+//! What happens to writes while no replica answers, and to objects that were stored without the
+//! webhook.
+
+use anyhow::{Result, ensure};
+use http::StatusCode;
+use portreeve_api::CRONTABS;
+use portreeve_testing::{ControlPlane, eventually};
+use serde_json::json;
+
+use super::environment::Environment;
+use crate::fixtures::{
+    LIMIT,
+    webhooks::{configurations, create, crontab, install, patch},
+};
+
+#[tokio::test]
+async fn writes_continue_without_the_webhook_unless_it_fails_closed() -> Result<()> {
+    let Environment { plane, daemon } = Environment::start(ControlPlane::start().await?, &[]).await?;
+    let client = plane.client()?;
+    let mut fail_closed = configurations(daemon.webhooks.port, &plane.authority().pem())?;
+    drop(daemon);
+
+    let bad = crontab("bad", json!({"schedule": "61 * * * *"}));
+    let stored = create(&client, &CRONTABS, "default", "", &bad).await?;
+    ensure!(
+        stored.status == StatusCode::CREATED,
+        "the failure is ignored: {stored:?}"
+    );
+
+    for configuration in &mut fail_closed {
+        for webhook in configuration["webhooks"].as_array_mut().into_iter().flatten() {
+            webhook["failurePolicy"] = "Fail".into();
+        }
+        let parameters = kube::api::PatchParams::apply("test").force();
+        crate::fixtures::manifests::apply(&client, configuration, None, &parameters).await?;
+    }
+    let expected = "failed calling webhook \"crontabs.stable.example.com\"";
+    eventually(LIMIT, "writes to be rejected", || async {
+        let rejected = create(&client, &CRONTABS, "default", "?dryRun=All", &crontab("b", json!({}))).await?;
+        ensure!(rejected.status == StatusCode::INTERNAL_SERVER_ERROR, "{rejected:?}");
+        ensure!(rejected.message().contains(expected), "{rejected:?}");
+        anyhow::Ok(())
+    })
+    .await
+}
+
+/// A CronTab that was stored without the webhook can be changed in everything but its schedule.
+#[tokio::test]
+async fn stored_objects_do_not_get_stuck() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let client = plane.client()?;
+    crate::fixtures::webhooks::install_definitions(&client).await?;
+    let mut bad = crontab("bad", json!({"schedule": "61 * * * *"}));
+    bad["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    let stored = create(&client, &CRONTABS, "default", "", &bad).await?;
+    ensure!(stored.status == StatusCode::CREATED, "{stored:?}");
+    let Environment { plane, daemon: _daemon } = Environment::start(plane, &[]).await?;
+
+    for change in [
+        json!({"spec": {"suspend": true}}),
+        json!({"metadata": {"labels": {"a": "b"}}}),
+    ] {
+        let changed = patch(&client, &CRONTABS, ("default", "bad"), &change).await?;
+        ensure!(changed.status == StatusCode::OK, "{change}: {changed:?}");
+    }
+    let denied = patch(
+        &client,
+        &CRONTABS,
+        ("default", "bad"),
+        &json!({"spec": {"schedule": "62 * * * *"}}),
+    )
+    .await?;
+    ensure!(denied.status == StatusCode::UNPROCESSABLE_ENTITY, "{denied:?}");
+
+    let path = format!("{}/bad", CRONTABS.collection_path(Some("default")));
+    let delete = http::Request::delete(&path).body(Vec::new())?;
+    let _: serde_json::Value = client.request(delete).await?;
+    let released = patch(
+        &client,
+        &CRONTABS,
+        ("default", "bad"),
+        &json!({"metadata": {"finalizers": null}}),
+    )
+    .await?;
+    ensure!(released.status == StatusCode::OK, "{released:?}");
+    drop(plane);
+    Ok(())
+}
+
+/// Installing the configurations before any replica serves is harmless.
+#[tokio::test]
+async fn configurations_without_a_bundle_reject_nothing() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let client = plane.client()?;
+    crate::fixtures::webhooks::install_definitions(&client).await?;
+    let environment = Environment::start(plane, &[]).await?;
+    let mut without = configurations(environment.daemon.webhooks.port, "")?;
+    for configuration in &mut without {
+        for webhook in configuration["webhooks"].as_array_mut().into_iter().flatten() {
+            if let Some(config) = webhook["clientConfig"].as_object_mut() {
+                config.remove("caBundle");
+            }
+        }
+        let parameters = kube::api::PatchParams::apply("test").force();
+        crate::fixtures::manifests::apply(&client, configuration, None, &parameters).await?;
+    }
+    // The apiserver trusts only the system's CAs then, so that it cannot call the webhook.
+    eventually(LIMIT, "calls to fail", || async {
+        let bad = crontab("bad", json!({"schedule": "61 * * * *"}));
+        let created = create(&client, &CRONTABS, "default", "?dryRun=All", &bad).await?;
+        ensure!(created.status == StatusCode::CREATED, "{created:?}");
+        anyhow::Ok(())
+    })
+    .await?;
+    let configurations = configurations(environment.daemon.webhooks.port, &environment.plane.authority().pem())?;
+    install(&client, &configurations).await
+}
