@@ -9,7 +9,6 @@ mod schema;
 mod status;
 #[cfg(test)]
 mod tests;
-mod visit;
 
 use std::borrow::Cow;
 

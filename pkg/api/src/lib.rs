@@ -12,6 +12,7 @@ mod foo;
 mod key;
 mod metadata;
 mod resource;
+mod structural;
 
 pub use crontab::{
     CRONTABS, ConcurrencyPolicy, CronTab, CronTabSpec, CronTabStatus, DstPolicyName, JobNameFormat, JobReference,

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::visit::{SchemaObject, visit_schemas};
+use crate::structural::{SchemaObject, visit_schemas};
 
 const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
 const CLAIM_METADATA: &str =
