@@ -8,6 +8,9 @@ use crate::structural::{SchemaObject, visit_schemas};
 const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
 const CLAIM_METADATA: &str =
     "/volumes/items/properties/ephemeral/properties/volumeClaimTemplate/properties/metadata/properties";
+/// The lists whose items have unique names, as in the Pod API. No Job can be created from a
+/// template that repeats a name.
+const LISTS_BY_NAME: [&str; 3] = ["containers", "initContainers", "volumes"];
 /// The pattern of Kubernetes' quantities.
 const QUANTITY: &str = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$";
 
@@ -25,6 +28,10 @@ pub(super) fn adapt_to_job_template(template: &mut Value) {
             .into();
     let properties = &mut template["properties"];
     properties["containers"]["minItems"] = 1.into();
+    for list in LISTS_BY_NAME {
+        properties[list]["x-kubernetes-list-type"] = "map".into();
+        properties[list]["x-kubernetes-list-map-keys"] = json!(["name"]);
+    }
     properties["restartPolicy"] = json!({
         "description": "Restart policy for all containers within the pod. One of OnFailure, Never. Default to Never.",
         "type": "string",
