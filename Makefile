@@ -90,6 +90,6 @@ image-binary: ## build only the image's static binary
 	@hack/image/build binary >/dev/null
 
 .PHONY: update
-update: ## regenerate definitions, roles, fences, FlowSchemas, the PrometheusRule, docs/configuration.md and docs/metrics.md
+update: ## regenerate definitions, policies, roles, fences, FlowSchemas, the PrometheusRule, docs/configuration.md and docs/metrics.md
 	UPDATE_EXPECT=1 $(CARGO) test --locked --package portreeve --lib crds_are_generated_from_the_types
 	@hack/update

@@ -1,4 +1,5 @@
-//! The output of `portreeve crds`, `rbac`, `fence` and `flowschema`, applied to a real apiserver.
+//! The output of `portreeve crds`, `policies`, `rbac`, `fence` and `flowschema`, applied to a real
+//! apiserver.
 
 use anyhow::{Result, ensure};
 use kube::api::PatchParams;
@@ -20,65 +21,79 @@ fn with_binding(object: &str) -> Vec<String> {
     }
 }
 
+/// The arguments that print manifests, and the printed objects.
+const PRINTED: &[(&str, &[&str])] = &[
+    (
+        "crds",
+        &[
+            "CustomResourceDefinition crontabs.stable.example.com",
+            "CustomResourceDefinition crontabpolicies.stable.example.com",
+            "CustomResourceDefinition foos.samplecontroller.k8s.io",
+        ],
+    ),
+    (
+        "rbac --controllers=foo --install-crds=true --namespace=somewhere --leader-elect=false",
+        &[
+            "Cluster portreeve",
+            "Cluster portreeve:serving",
+            "Cluster portreeve:install-crds",
+            "Cluster portreeve:foo-controller",
+            "RoleBinding portreeve:authentication-reader",
+        ],
+    ),
+    (
+        "rbac --controllers=cronjob",
+        &[
+            "Cluster portreeve",
+            "Cluster portreeve:serving",
+            "Cluster portreeve:cronjob-controller",
+            "RoleBinding portreeve:authentication-reader",
+            "Role portreeve:leader-election",
+            "RoleBinding portreeve:leader-election",
+        ],
+    ),
+    (
+        "rbac --controllers=ttl-after-finished --leader-elect=false",
+        &[
+            "Cluster portreeve",
+            "Cluster portreeve:serving",
+            "Cluster portreeve:ttl-after-finished-controller",
+            "RoleBinding portreeve:authentication-reader",
+        ],
+    ),
+    (
+        "fence --controllers=cronjob --service-account=a --namespace=somewhere",
+        &[
+            "ValidatingAdmissionPolicy portreeve-fence.somewhere.a",
+            "ValidatingAdmissionPolicyBinding portreeve-fence.somewhere.a",
+        ],
+    ),
+    ("fence --controllers=-foo", &[]),
+    ("crds --controllers=cronjob,ttl-after-finished", &[]),
+    (
+        "policies",
+        &[
+            "ValidatingAdmissionPolicy crontab-limits.stable.example.com",
+            "ValidatingAdmissionPolicyBinding crontab-limits.stable.example.com",
+            "MutatingAdmissionPolicy crontab-defaults.stable.example.com",
+            "MutatingAdmissionPolicyBinding crontab-defaults.stable.example.com",
+        ],
+    ),
+    ("policies --controllers=foo,cronjob", &[]),
+];
+
 #[tokio::test]
 async fn the_apiserver_accepts_every_printed_manifest_strictly() -> Result<()> {
     let client = ControlPlane::shared().await.client()?;
     let dry = PatchParams::apply("an-administrator").dry_run().validation_strict();
-    for (args, expected) in [
-        (
-            "crds",
-            vec![
-                "CustomResourceDefinition crontabs.stable.example.com",
-                "CustomResourceDefinition foos.samplecontroller.k8s.io",
-            ],
-        ),
-        (
-            "rbac --controllers=foo --install-crds=true --namespace=somewhere --leader-elect=false",
-            vec![
-                "Cluster portreeve",
-                "Cluster portreeve:serving",
-                "Cluster portreeve:install-crds",
-                "Cluster portreeve:foo-controller",
-                "RoleBinding portreeve:authentication-reader",
-            ],
-        ),
-        (
-            "rbac --controllers=cronjob",
-            vec![
-                "Cluster portreeve",
-                "Cluster portreeve:serving",
-                "Cluster portreeve:cronjob-controller",
-                "RoleBinding portreeve:authentication-reader",
-                "Role portreeve:leader-election",
-                "RoleBinding portreeve:leader-election",
-            ],
-        ),
-        (
-            "rbac --controllers=ttl-after-finished --leader-elect=false",
-            vec![
-                "Cluster portreeve",
-                "Cluster portreeve:serving",
-                "Cluster portreeve:ttl-after-finished-controller",
-                "RoleBinding portreeve:authentication-reader",
-            ],
-        ),
-        (
-            "fence --controllers=cronjob --service-account=a --namespace=somewhere",
-            vec![
-                "ValidatingAdmissionPolicy portreeve-fence.somewhere.a",
-                "ValidatingAdmissionPolicyBinding portreeve-fence.somewhere.a",
-            ],
-        ),
-        ("fence --controllers=-foo", vec![]),
-        ("crds --controllers=cronjob,ttl-after-finished", vec![]),
-    ] {
+    for (args, expected) in PRINTED {
         let mut accepted = Vec::new();
         for document in manifests::documents(&printed(&args.split(' ').collect::<Vec<_>>())?)? {
             let object = manifests::apply(&client, &document, None, &dry).await?;
             let kind = object.types.map(|types| types.kind).unwrap_or_default();
             accepted.push(format!("{kind} {}", object.metadata.name.unwrap_or_default()));
         }
-        let expected: Vec<_> = expected.into_iter().flat_map(with_binding).collect();
+        let expected: Vec<_> = expected.iter().copied().flat_map(with_binding).collect();
         ensure!(accepted == expected, "{args}: {accepted:?}");
     }
     Ok(())

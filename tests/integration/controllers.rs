@@ -91,6 +91,7 @@ pub(crate) const fn descriptor(name: &'static str, flags: fn() -> Vec<clap::Arg>
         aliases: &[],
         on_by_default: true,
         crds: &[],
+        policies: &[],
         rules: &[],
         webhooks: Vec::new,
         flags,

@@ -31,6 +31,7 @@ const DEBUG_PAGES_CONTROLLER: &[Descriptor] = &[Descriptor {
     aliases: &[],
     on_by_default: true,
     crds: &[],
+    policies: &[],
     rules: &[],
     webhooks: Vec::new,
     flags: Vec::new,

@@ -87,6 +87,7 @@ fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<Worker
     let enabled = |items| options::enabled(items, known).map_err(Error::Controllers);
     match &config.options.command {
         Some(Command::Crds { controllers }) => print(&manifests::crds(&enabled(&controllers.controllers)?)),
+        Some(Command::Policies { controllers }) => print(&manifests::policies(&enabled(&controllers.controllers)?)),
         Some(Command::Rbac {
             controllers,
             account,

@@ -1,5 +1,5 @@
-//! Generates the output of `portreeve crds`, `rbac`, `fence`, `fence-anchor`, `flowschema`,
-//! `webhooks` and `--list-controllers` from the descriptors.
+//! Generates the output of `portreeve crds`, `policies`, `rbac`, `fence`, `fence-anchor`,
+//! `flowschema`, `webhooks` and `--list-controllers` from the descriptors.
 //!
 //! Architecture Invariant: pure.
 
@@ -82,15 +82,25 @@ fn commands(groups: &FenceGroups) -> String {
     groups.leases.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the CustomResourceDefinitions of these controllers, one YAML document each.
+/// Returns the CustomResourceDefinitions of these controllers.
 pub(crate) fn crds(controllers: &[Descriptor]) -> String {
-    let mut documents = Vec::new();
-    for document in controllers.iter().flat_map(|controller| controller.crds) {
-        if !documents.contains(document) {
-            documents.push(document);
+    without_duplicates(controllers.iter().flat_map(|controller| controller.crds))
+}
+
+/// Returns the admission policies of these controllers and their bindings.
+pub(crate) fn policies(controllers: &[Descriptor]) -> String {
+    without_duplicates(controllers.iter().flat_map(|controller| controller.policies))
+}
+
+/// Joins YAML documents to one stream.
+fn without_duplicates<'a>(documents: impl Iterator<Item = &'a &'static str>) -> String {
+    let mut found: Vec<&str> = Vec::new();
+    for document in documents {
+        if !found.contains(document) {
+            found.push(document);
         }
     }
-    documents.join("---\n")
+    found.join("---\n")
 }
 
 /// Returns the output of `portreeve rbac`: the roles of an account's replicas and their bindings.
@@ -209,7 +219,7 @@ pub(crate) fn list(known: &[Descriptor]) -> Value {
 mod tests {
     use expect_test::{expect, expect_file};
     use kube::CustomResourceExt;
-    use portreeve_api::{CronTab, Foo};
+    use portreeve_api::{CronTab, CronTabPolicy, Foo};
 
     use super::*;
     use crate::CONTROLLERS;
@@ -231,12 +241,18 @@ mod tests {
     /// `make update` runs this test to write the files.
     #[test]
     fn crds_are_generated_from_the_types() {
-        let generated = [("crontab-controller", CronTab::crd()), ("foo-controller", Foo::crd())];
+        let generated = [
+            (
+                "crontab-controller",
+                vec![json!(CronTab::crd()), json!(CronTabPolicy::crd())],
+            ),
+            ("foo-controller", vec![json!(Foo::crd())]),
+        ];
         let with_crds = CONTROLLERS.iter().filter(|controller| !controller.crds.is_empty());
         let names: Vec<_> = with_crds.clone().map(|controller| controller.name).collect();
         assert_eq!(names, generated.each_ref().map(|(controller, _)| *controller));
-        for (controller, (name, definition)) in with_crds.zip(generated) {
-            let expected = yaml(&[json!(definition)]).unwrap();
+        for (controller, (name, definitions)) in with_crds.zip(generated) {
+            let expected = yaml(&definitions).unwrap();
             expect_file![format!("../../../deploy/crds/{name}.yaml")].assert_eq(&expected);
             assert_eq!(crds(&[*controller]), expected);
         }

@@ -67,6 +67,12 @@ pub(crate) enum Command {
         #[command(flatten)]
         controllers: ControllerFilter,
     },
+    /// Print the admission policies of the controllers, which enforce limits and set defaults per
+    /// namespace. Apply them after the CustomResourceDefinitions; see docs/deploying.md
+    Policies {
+        #[command(flatten)]
+        controllers: ControllerFilter,
+    },
     /// Print the RBAC roles for the controllers and for leader election, and their bindings to a
     /// ServiceAccount
     Rbac {

@@ -57,6 +57,10 @@ pub const CRONTAB: Descriptor = Descriptor {
     aliases: &["crontab"],
     on_by_default: true,
     crds: &[include_str!("../../../deploy/crds/crontab-controller.yaml")],
+    policies: &[
+        include_str!("../policies/limits.yaml"),
+        include_str!("../policies/defaults.yaml"),
+    ],
     rules: &[
         Rule {
             groups: &["stable.example.com"],
@@ -94,6 +98,7 @@ pub const CRONJOB: Descriptor = Descriptor {
     // Most clusters run kube-controller-manager, which already has this controller.
     on_by_default: false,
     crds: &[],
+    policies: &[],
     rules: &[
         Rule {
             groups: &["batch"],

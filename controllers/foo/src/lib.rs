@@ -38,6 +38,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     aliases: &["foo"],
     on_by_default: true,
     crds: &[include_str!("../../../deploy/crds/foo-controller.yaml")],
+    policies: &[],
     rules: &[
         Rule {
             groups: &["samplecontroller.k8s.io"],

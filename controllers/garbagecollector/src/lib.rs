@@ -25,6 +25,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     // Most clusters already run a garbage collector.
     on_by_default: false,
     crds: &[],
+    policies: &[],
     rules: &[Rule {
         groups: &["*"],
         resources: &["*"],

@@ -43,6 +43,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     aliases: &["serving-certificate"],
     on_by_default: false,
     crds: &[],
+    policies: &[],
     rules: &[],
     webhooks: Vec::new,
     flags: Vec::new,

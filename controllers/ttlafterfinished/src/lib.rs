@@ -29,6 +29,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     on_by_default: false,
     // Jobs are built into Kubernetes.
     crds: &[],
+    policies: &[],
     // No `get`: the deletion's preconditions replace a last read.
     rules: &[Rule {
         groups: &["batch"],

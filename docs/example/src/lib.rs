@@ -20,6 +20,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     aliases: &["copy"],
     on_by_default: true,
     crds: &[],
+    policies: &[],
     rules: &[Rule {
         groups: &[""],
         resources: &["configmaps"],

@@ -8,6 +8,7 @@
 
 pub mod conditions;
 mod crontab;
+mod crontab_policy;
 mod foo;
 mod key;
 mod metadata;
@@ -18,6 +19,7 @@ pub use crontab::{
     CRONTABS, ConcurrencyPolicy, CronTab, CronTabSpec, CronTabStatus, DstPolicyName, JobNameFormat, JobReference,
     RUN_NOW,
 };
+pub use crontab_policy::{CRONTAB_POLICIES, CronTabDefaults, CronTabLimits, CronTabPolicy, CronTabPolicySpec};
 pub use foo::{FOOS, Foo, FooSpec, FooStatus};
 pub use key::ObjectKey;
 pub use metadata::{AnnotatedMetadata, Metadata, OwnerReference, null_as_default};

@@ -67,8 +67,10 @@ pub(crate) async fn install(
 ) -> Result<(), Error> {
     let api: Api<CustomResourceDefinition> = Api::all(applier.client.clone());
     for yaml in wanted {
-        let definition = serde_saphyr::from_str(yaml).map_err(Error::Parse)?;
-        install_one(applier, &api, &definition, stop).await?;
+        let definitions: Vec<CustomResourceDefinition> = serde_saphyr::from_multiple(yaml).map_err(Error::Parse)?;
+        for definition in definitions {
+            install_one(applier, &api, &definition, stop).await?;
+        }
     }
     Ok(())
 }

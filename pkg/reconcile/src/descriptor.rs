@@ -15,10 +15,13 @@ pub struct Descriptor {
     pub aliases: &'static [&'static str],
     /// Whether `*` in `--controllers` includes it.
     pub on_by_default: bool,
-    /// The CRDs that it needs in the cluster, each as a YAML document that ends with a newline.
-    /// They are generated from the types in advance: the code that derives schemas from types is
-    /// large, and would stay in the daemon's memory.
+    /// The CRDs that it needs in the cluster, as YAML documents that end with a newline. They are
+    /// generated from the types in advance: the code that derives schemas from types is large, and
+    /// would stay in the daemon's memory.
     pub crds: &'static [&'static str],
+    /// The admission policies and bindings for the objects of its CRDs, as YAML documents that end
+    /// with a newline. `portreeve policies` prints them; the daemon does not install them.
+    pub policies: &'static [&'static str],
     /// The permissions that it needs. `portreeve rbac`, `portreeve fence` and the manifests in
     /// deploy/ are generated from these rules.
     pub rules: &'static [Rule],

@@ -20,6 +20,7 @@ const BLOCKING: Descriptor = Descriptor {
     aliases: &[],
     on_by_default: true,
     crds: &[],
+    policies: &[],
     rules: &[],
     webhooks: Vec::new,
     flags: || {

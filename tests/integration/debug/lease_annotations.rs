@@ -40,6 +40,7 @@ const ANNOTATION_CONTROLLER: &[Descriptor] = &[Descriptor {
     aliases: &[],
     on_by_default: true,
     crds: &[],
+    policies: &[],
     rules: &[],
     webhooks: Vec::new,
     flags: || vec![clap::Arg::new("scribe").long("scribe").required(true)],

@@ -14,6 +14,7 @@ const fn controller(name: &'static str, aliases: &'static [&'static str], on_by_
         aliases,
         on_by_default,
         crds: &[],
+        policies: &[],
         rules: &[],
         webhooks: Vec::new,
         flags: Vec::new,
