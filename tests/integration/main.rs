@@ -6,6 +6,7 @@
 //! plane would both act on the same objects.
 
 mod access;
+mod admission;
 #[expect(dead_code, reason = "the ha tests use the rest")]
 #[path = "../audit/mod.rs"]
 mod audit;

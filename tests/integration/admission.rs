@@ -1,0 +1,54 @@
+//! Which objects the apiserver accepts, and which place rejects the others: the CRD, the admission
+//! policies that `portreeve policies` prints, or a quota.
+
+mod bounds;
+mod environment;
+mod generated;
+mod installation;
+mod limits;
+mod manifests;
+mod rows;
+mod table;
+
+use anyhow::{Result, ensure};
+use portreeve_testing::ControlPlane;
+
+use self::{
+    environment::environment,
+    table::{Case, check},
+};
+
+/// Returns the whole table: the rows that are written by hand, and the bounds of every field.
+fn table() -> Result<Vec<Case>> {
+    let mut cases = rows::rows();
+    cases.extend(bounds::cases()?);
+    Ok(cases)
+}
+
+#[tokio::test]
+async fn each_bad_object_is_rejected_by_its_place_with_the_path_of_the_field() -> Result<()> {
+    let environment = environment().await?;
+    let client = environment.client()?;
+    let mut failures = Vec::new();
+    for case in table()? {
+        if let Err(error) = check(environment, &client, &case).await {
+            failures.push(format!("{error:#}"));
+        }
+    }
+    ensure!(failures.is_empty(), "{}", failures.join("\n"));
+    Ok(())
+}
+
+/// The apiserver has no policy without `portreeve policies`.
+#[tokio::test]
+async fn limits_need_the_printed_policies() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let namespace = plane.namespace("unlimited").await?;
+    environment::install_definitions(namespace.client()).await?;
+    environment::create(namespace.client(), namespace.name(), &environment::limits()).await??;
+    for case in rows::beyond_limits() {
+        let created = environment::dry_run(namespace.client(), namespace.name(), &case.object).await?;
+        ensure!(created.is_ok(), "{:#}: {created:?}", case.object);
+    }
+    Ok(())
+}

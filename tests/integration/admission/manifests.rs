@@ -1,0 +1,100 @@
+//! deploy/policies: the kustomize component and the chart render the same policies, and the
+//! apiserver accepts them.
+
+use std::{fs, process::Command};
+
+use anyhow::{Result, ensure};
+use kube::api::PatchParams;
+
+use super::environment::environment;
+use crate::{
+    fixtures::{daemon::printed, manifests},
+    manifests::{Objects, chart, custom_kustomization, ensure_same, kustomization, root},
+};
+
+/// The objects of deploy/policies.
+const OBJECTS: [&str; 4] = [
+    "MutatingAdmissionPolicy crontab-defaults.stable.example.com",
+    "MutatingAdmissionPolicyBinding crontab-defaults.stable.example.com",
+    "ValidatingAdmissionPolicy crontab-limits.stable.example.com",
+    "ValidatingAdmissionPolicyBinding crontab-limits.stable.example.com",
+];
+
+/// Returns the objects that the component adds to an overlay.
+fn component() -> Result<Objects> {
+    let overlay = "resources: ['{deploy}/kustomize/overlays/default']\n";
+    let component = "components: ['{deploy}/policies']\n";
+    let without = custom_kustomization(overlay, &[])?;
+    let mut with = custom_kustomization(&format!("{overlay}{component}"), &[])?;
+    with.retain(|key, _| !without.contains_key(key));
+    Ok(with)
+}
+
+/// Returns the objects that `policies.enabled` adds to the chart.
+fn of_the_chart(values: &[&str]) -> Result<Objects> {
+    let without = chart("portreeve", "portreeve-system", values)?;
+    let mut with = chart(
+        "portreeve",
+        "portreeve-system",
+        &[values, &["policies.enabled=true"]].concat(),
+    )?;
+    with.retain(|key, _| !without.contains_key(key));
+    Ok(with)
+}
+
+#[test]
+fn the_component_and_the_chart_add_the_printed_policies() -> Result<()> {
+    let component = component()?;
+    ensure!(component.keys().eq(OBJECTS.iter()), "{:?}", component.keys());
+    ensure_same(&component, &of_the_chart(&[])?)?;
+    for document in manifests::documents(&printed(&["policies"])?)? {
+        let name = document["metadata"]["name"].as_str().unwrap_or_default();
+        let key = format!("{} {name}", document["kind"].as_str().unwrap_or_default());
+        ensure!(component.get(&key) == Some(&document), "{document:#}");
+    }
+    ensure!(of_the_chart(&["controllers={foo}"])?.is_empty());
+    Ok(())
+}
+
+/// The page and the overlays show the same lines, which are commented out in the overlays.
+#[test]
+fn the_documented_lines_switch_the_component_on() -> Result<()> {
+    let lines = "components:\n- ../../../policies\n";
+    let page = include_str!("../../../docs/policies.md");
+    ensure!(page.contains(&format!("```yaml\n{lines}```")), "{page}");
+    let copy = tempfile::tempdir()?;
+    let copied = Command::new("cp")
+        .arg("-R")
+        .args([&root().join("deploy"), copy.path()])
+        .status()?;
+    ensure!(copied.success(), "{copied}");
+    for name in ["default", "bare-control-plane"] {
+        let overlay = copy.path().join("deploy/kustomize/overlays").join(name);
+        let file = overlay.join("kustomization.yaml");
+        let mut text = fs::read_to_string(&file)?;
+        for line in lines.lines() {
+            let commented = format!("# {line}\n");
+            ensure!(text.contains(&commented), "{text}");
+            text = text.replace(&commented, &format!("{line}\n"));
+        }
+        fs::write(&file, text)?;
+        let objects = kustomization(&overlay.display().to_string())?;
+        ensure!(OBJECTS.iter().all(|key| objects.contains_key(*key)), "{name}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_apiserver_accepts_the_policies_of_the_component_and_of_the_chart_strictly() -> Result<()> {
+    let client = environment().await?.client()?;
+    let strict = PatchParams::apply("an-administrator")
+        .force()
+        .dry_run()
+        .validation_strict();
+    for objects in [component()?, of_the_chart(&[])?] {
+        for object in objects.values() {
+            manifests::apply(&client, object, None, &strict).await?;
+        }
+    }
+    Ok(())
+}
