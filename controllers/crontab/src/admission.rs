@@ -9,7 +9,7 @@
 use std::cmp::Ordering;
 
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
-use portreeve_api::{CRONTABS, DstPolicyName, Resource};
+use portreeve_api::{CRONTAB_POLICIES, CRONTABS, DstPolicyName};
 use portreeve_cron::{Dialect, DstPolicy, Schedule, load_zone};
 use portreeve_reconcile::admission::{FieldError, Review, Verdict, Webhook};
 use serde::Deserialize;
@@ -22,8 +22,6 @@ const COMPARED_RUNS: usize = 2 * 24 * 60;
 const CLOCK_CHANGES_WITHIN: SignedDuration = SignedDuration::from_hours(366 * 24);
 /// Longer than any change of the clock.
 const AROUND_A_CHANGE: SignedDuration = SignedDuration::from_hours(25);
-/// The limits and defaults of a namespace.
-const CRONTAB_POLICIES: Resource = Resource::namespaced("stable.example.com", "v1", "CronTabPolicy", "crontabpolicies");
 
 /// The fields of a CronTab that are reviewed.
 #[derive(Deserialize)]

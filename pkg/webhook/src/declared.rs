@@ -72,6 +72,7 @@ mod tests {
             aliases: &[],
             on_by_default: true,
             crds: &[],
+            policies: &[],
             rules: &[],
             webhooks,
             flags: Vec::new,
