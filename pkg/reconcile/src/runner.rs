@@ -136,6 +136,16 @@ impl<R: Reconciler> KeyedController<R> {
         })
     }
 
+    /// Queues these keys once the workers run. Use this for objects to create, because no change
+    /// reports an object that has never existed.
+    #[must_use]
+    pub fn start_with(self, keys: impl IntoIterator<Item = ObjectKey>) -> Self {
+        for key in keys {
+            self.gate.add(key, Lane::Routine);
+        }
+        self
+    }
+
     /// Queues the keys that `keys` returns for each change. Workers start only once this informer
     /// is synced.
     ///
