@@ -1,16 +1,24 @@
 //! `--tls-secret`: the leader issues certificates, and every replica serves them.
 
+mod bundles;
+mod lost;
+mod rotation;
+pub(crate) mod webhooks;
+
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use http::Request;
 use k8s_openapi::{
     ByteString,
-    api::core::v1::{ConfigMap, Namespace, Secret},
+    api::{
+        core::v1::{ConfigMap, Namespace, Secret},
+        events::v1::Event,
+    },
 };
 use kube::{
     Api, Client,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
     client::Body,
 };
 use portreeve_testing::{ControlPlane, eventually};
@@ -34,11 +42,12 @@ const FLAGS: [&str; 4] = [
 const NAME: &str = "portreeve.portreeve-system.svc";
 const CHECK: &str = "servingCertificate";
 
-/// The Secret and the ConfigMap, empty at first, as deploy/ ships them.
+/// The Secret and the ConfigMap.
 struct Objects {
     namespaces: Api<Namespace>,
     secrets: Api<Secret>,
     config_maps: Api<ConfigMap>,
+    events: Api<Event>,
 }
 
 impl Objects {
@@ -47,6 +56,7 @@ impl Objects {
             namespaces: Api::all(client.clone()),
             secrets: Api::namespaced(client.clone(), "portreeve-system"),
             config_maps: Api::namespaced(client.clone(), "portreeve-system"),
+            events: Api::namespaced(client.clone(), "portreeve-system"),
         }
     }
 
@@ -56,9 +66,13 @@ impl Objects {
         Ok(())
     }
 
-    async fn create(&self) -> Result<()> {
+    async fn create_secret(&self) -> Result<()> {
         let secret = serde_json::from_value(json!({"metadata": {"name": "portreeve-serving"}}))?;
         self.secrets.create(&PostParams::default(), &secret).await?;
+        Ok(())
+    }
+
+    async fn create_config_map(&self) -> Result<()> {
         let config_map = serde_json::from_value(json!({"metadata": {"name": "portreeve-serving-ca"}}))?;
         self.config_maps.create(&PostParams::default(), &config_map).await?;
         Ok(())
@@ -73,6 +87,28 @@ impl Objects {
         let parameters = PatchParams::default();
         self.secrets.patch("portreeve-serving", &parameters, &patch).await?;
         Ok(())
+    }
+
+    /// Waits until the Secret has a certificate, and returns its CAs.
+    async fn wait_for_authority(&self) -> Result<String> {
+        eventually(LIMIT, "a CA in the Secret", || async {
+            let data = self.secrets.get("portreeve-serving").await?.data.unwrap_or_default();
+            ensure!(data.contains_key("tls.crt"), "there is no certificate");
+            let authorities = data.get("ca.crt").context("there is no CA")?;
+            anyhow::Ok(String::from_utf8(authorities.0.clone())?)
+        })
+        .await
+    }
+
+    /// Waits for an event on the Secret whose message contains this text, and returns the message.
+    async fn wait_for_event(&self, text: &str) -> Result<String> {
+        eventually(LIMIT, &format!("an event with {text:?}"), || async {
+            let events = self.events.list(&ListParams::default()).await?;
+            let mut notes = events.items.into_iter().filter_map(|event| event.note);
+            let found = notes.find(|note| note.contains(text));
+            found.context("there is no such event")
+        })
+        .await
     }
 
     /// Waits until a replica serves a certificate that a client with the published CAs trusts, for
@@ -115,9 +151,10 @@ async fn every_replica_serves_the_certificate_that_the_leader_issues() -> Result
     let flags: Vec<_> = FLAGS.into_iter().chain(SHORT_ELECTION).chain([namespace]).collect();
     let first = Daemon::start_as(&plane, &kubeconfig, "first", &flags).await?;
     first.wait_for_line(&["acquired the lease"]).await?;
-    let missing = |_, text: &str| text.contains(&format!("[+]{CHECK} ok: ")) && text.contains("does not exist");
-    first.admin.wait_until_readyz("the missing Secret", missing).await?;
-    objects.create().await?;
+    // The leader creates the Secret, and the ConfigMap delays nothing.
+    let issued = |_, text: &str| text.contains(&format!("[+]{CHECK} ok\n"));
+    first.admin.wait_until_readyz("the first certificate", issued).await?;
+    objects.create_config_map().await?;
     objects.wait_until_trusted(first.admin).await?;
 
     // Names of checks are open to everybody.
@@ -179,7 +216,7 @@ async fn a_certificate_of_somebody_else_is_served_and_its_faults_are_reported() 
     let plane = ControlPlane::start().await?;
     let objects = Objects::new(&plane.client()?);
     objects.create_namespace().await?;
-    objects.create().await?;
+    objects.create_secret().await?;
     let kubeconfig = restricted_kubeconfig(&plane, &["--controllers=*", SECRET]).await?;
     let daemon = Daemon::start_as(&plane, &kubeconfig, "reader", &["--controllers=-foo", SECRET]).await?;
     let empty = |_, text: &str| text.contains("no tls.crt and tls.key");
@@ -219,7 +256,7 @@ async fn a_certificate_of_somebody_else_is_served_and_its_faults_are_reported() 
     trusted()
         .await
         .context("the certificate of the deleted Secret is no longer served")?;
-    let deleted = |_, text: &str| text.contains("the Secret does not exist");
+    let deleted = |_, text: &str| text.contains(&format!("[+]{CHECK} ok: ")) && text.contains("does not exist");
     daemon.admin.wait_until_readyz("the deleted Secret", deleted).await?;
     let after = failures().await?;
     ensure!(after > before, "{after} failures are counted");

@@ -131,7 +131,7 @@ impl SecretCertificate {
     /// Records that the Secret does not exist. The certificate that was loaded remains in use.
     fn report_missing(&self) {
         let mut state = self.state.lock();
-        let problem = "the Secret does not exist; create it, and leave it empty if the leader issues certificates";
+        let problem = "the Secret does not exist; with --tls-issue-names, the leader creates it";
         if state.problem.as_deref() != Some(problem) {
             tracing::warn!(
                 secret = self.secret,

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use x509_parser::{
     pem::Pem,
     prelude::{FromDer, GeneralName, X509Certificate},
@@ -12,6 +12,9 @@ use x509_parser::{
 
 /// How the common names of CAs begin.
 pub(crate) const AUTHORITY_NAME: &str = "portreeve-serving-ca@";
+
+/// How long before its creation a certificate is valid, because clocks differ.
+pub(crate) const BACKDATED: SignedDuration = SignedDuration::from_hours(1);
 
 /// A certificate, and what decisions need of it.
 #[derive(Clone)]
@@ -85,10 +88,26 @@ impl Certificate {
         self.not_before <= now && now < self.not_after
     }
 
-    /// Returns when to replace the certificate: after two thirds of its lifetime.
+    /// Returns when the certificate was created, by the clock of the replica that created it.
+    pub(crate) fn created(&self) -> Timestamp {
+        self.not_before.saturating_add(BACKDATED).unwrap_or(self.not_after)
+    }
+
+    /// Returns when to replace the certificate: after two thirds of its life.
     pub(crate) fn renewal(&self) -> Timestamp {
-        let third = self.not_after.duration_since(self.not_before) / 3;
-        self.not_after.checked_sub(third).unwrap_or(self.not_after)
+        self.before_end(3)
+    }
+
+    /// Returns when to replace the certificate even if not all clients trust the next one: after
+    /// five sixths of its life.
+    pub(crate) fn last_renewal(&self) -> Timestamp {
+        self.before_end(6)
+    }
+
+    /// Returns when one part in `parts` of the certificate's life is left.
+    fn before_end(&self, parts: i32) -> Timestamp {
+        let left = self.not_after.duration_since(self.created()) / parts;
+        self.not_after.checked_sub(left).unwrap_or(self.not_after)
     }
 }
 

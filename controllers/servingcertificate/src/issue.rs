@@ -6,14 +6,7 @@ use rcgen::{
     PKCS_ECDSA_P256_SHA256,
 };
 
-use crate::certificate::{AUTHORITY_NAME, Certificate};
-
-/// The lifetime of a CA.
-pub(crate) const AUTHORITY_LIFETIME: SignedDuration = SignedDuration::from_hours(365 * 24);
-/// The lifetime of a certificate that it signs.
-pub(crate) const CERTIFICATE_LIFETIME: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// How long before its creation a certificate is valid, because clocks differ.
-pub(crate) const BACKDATED: SignedDuration = SignedDuration::from_hours(1);
+use crate::certificate::{AUTHORITY_NAME, BACKDATED, Certificate};
 
 /// New keys, in case the decision needs them. They are created before it, so that it does not
 /// depend on randomness.
@@ -41,10 +34,10 @@ pub(crate) struct Issued {
 }
 
 /// Creates a CA with this key.
-pub(crate) fn authority(key: &KeyPair, now: Timestamp) -> Option<Issued> {
+pub(crate) fn authority(key: &KeyPair, lifetime: SignedDuration, now: Timestamp) -> Option<Issued> {
     // Two CAs must not have the same subject.
-    let mut params = authority_params(&format!("{AUTHORITY_NAME}{}", now.as_second()));
-    set_lifetime(&mut params, now, now.checked_add(AUTHORITY_LIFETIME).ok()?)?;
+    let mut params = authority_params(&format!("{AUTHORITY_NAME}{}", now.as_millisecond()));
+    set_lifetime(&mut params, now, now.checked_add(lifetime).ok()?)?;
     let certificate = params.self_signed(key).ok()?;
     Some(Issued {
         certificate: Certificate::read(certificate.der())?,
@@ -57,6 +50,7 @@ pub(crate) fn certificate(
     key: &KeyPair,
     names: impl IntoIterator<Item = String>,
     (authority, authority_key): (&Certificate, KeyPair),
+    lifetime: SignedDuration,
     now: Timestamp,
 ) -> Option<Issued> {
     let names: Vec<_> = names.into_iter().collect();
@@ -65,7 +59,7 @@ pub(crate) fn certificate(
     params.use_authority_key_identifier_extension = true;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    let end = now.checked_add(CERTIFICATE_LIFETIME).ok()?.min(authority.not_after);
+    let end = now.checked_add(lifetime).ok()?.min(authority.not_after);
     set_lifetime(&mut params, now, end)?;
     let issuer = Issuer::new(authority_params(&authority.common_name), authority_key);
     let certificate = params.signed_by(key, &issuer).ok()?;

@@ -1,4 +1,4 @@
-//! The cached fields of the Secret and of the ConfigMap.
+//! The cached fields of the Secret and of the objects that publish CAs.
 
 use std::collections::BTreeMap;
 
@@ -25,9 +25,7 @@ pub(crate) struct CachedSecret {
 impl CachedSecret {
     /// Returns the text of a key. Returns an empty text if it is absent or no text.
     pub(crate) fn text(&self, key: &str) -> String {
-        let encoded = self.data.get(key).map(String::as_bytes).unwrap_or_default();
-        let decoded = BASE64.decode(encoded).unwrap_or_default();
-        String::from_utf8(decoded).unwrap_or_default()
+        decode(self.data.get(key).map(String::as_str).unwrap_or_default())
     }
 }
 
@@ -37,20 +35,95 @@ impl Projection for CachedSecret {
     }
 }
 
-/// The fields of the ConfigMap that decisions need.
+/// The fields of an object that publishes CAs, whichever its kind is.
 #[derive(Deserialize)]
-pub(crate) struct CachedConfigMap {
+pub(crate) struct CachedBundle {
     pub(crate) metadata: Metadata,
+    /// Of a ConfigMap.
     #[serde(default, deserialize_with = "null_as_default")]
-    pub(crate) data: BTreeMap<String, String>,
+    pub(crate) data: CachedData,
+    /// Of a webhook configuration.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub(crate) webhooks: Vec<CachedWebhook>,
+    /// Of a CustomResourceDefinition.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub(crate) spec: CachedSpec,
 }
 
-impl Projection for CachedConfigMap {
+impl Projection for CachedBundle {
     fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 }
 
-fn null_as_default<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
+/// The data of a ConfigMap.
+#[derive(Default, Deserialize)]
+pub(crate) struct CachedData {
+    /// The CAs in PEM.
+    #[serde(default, rename = "ca.crt")]
+    pub(crate) authorities: Option<String>,
+}
+
+/// A webhook of a configuration.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct CachedWebhook {
+    pub(crate) name: String,
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub(crate) client_config: CachedClientConfig,
+}
+
+/// How the apiserver calls a webhook.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct CachedClientConfig {
+    #[serde(default)]
+    ca_bundle: Option<String>,
+}
+
+impl CachedClientConfig {
+    /// Returns the CAs in PEM. Returns an empty text if there are none.
+    pub(crate) fn authorities(&self) -> String {
+        decode(self.ca_bundle.as_deref().unwrap_or_default())
+    }
+}
+
+/// The specification of a CustomResourceDefinition.
+#[derive(Default, Deserialize)]
+pub(crate) struct CachedSpec {
+    #[serde(default, deserialize_with = "null_as_default")]
+    conversion: CachedConversion,
+}
+
+#[derive(Default, Deserialize)]
+struct CachedConversion {
+    #[serde(default)]
+    strategy: Option<String>,
+    #[serde(default, deserialize_with = "null_as_default")]
+    webhook: CachedConversionWebhook,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct CachedConversionWebhook {
+    #[serde(default, deserialize_with = "null_as_default")]
+    client_config: CachedClientConfig,
+}
+
+impl CachedSpec {
+    /// Returns how the apiserver calls the webhook that converts objects, if one does.
+    pub(crate) fn conversion(&self) -> Option<&CachedClientConfig> {
+        let is_webhook = self.conversion.strategy.as_deref() == Some("Webhook");
+        is_webhook.then_some(&self.conversion.webhook.client_config)
+    }
+}
+
+/// Returns the text that is encoded in Base64. Returns an empty text if it is no text.
+fn decode(encoded: &str) -> String {
+    let decoded = BASE64.decode(encoded.as_bytes()).unwrap_or_default();
+    String::from_utf8(decoded).unwrap_or_default()
+}
+
+fn null_as_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }

@@ -5,6 +5,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
+
+use jiff::SignedDuration;
 
 use crate::AllowedPaths;
 use crate::tls::{self, CipherSuite, NamedPair, TlsVersion};
@@ -15,8 +18,22 @@ const SECURE_PORT: u16 = 10257;
 /// The paths that probes need, as in kube-controller-manager.
 const ALWAYS_ALLOWED: &str = "/healthz,/readyz,/livez";
 
+/// The default of `--tls-ca-grace-period`.
+const GRACE_PERIOD: &str = "60s";
+/// The default of `--tls-ca-lifetime`: a year.
+const CA_LIFETIME: &str = "8760h";
+/// The default of `--tls-certificate-lifetime`: 30 days.
+const CERTIFICATE_LIFETIME: &str = "720h";
+
+/// The resources of `--tls-ca-bundles`.
+const BUNDLES: [&str; 3] = [
+    "mutatingwebhookconfigurations",
+    "validatingwebhookconfigurations",
+    "customresourcedefinitions",
+];
+
 /// A certificate in a Secret, and who maintains it.
-#[derive(Clone, Debug, Default, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 pub struct SecretArgs {
     /// The Secret with the certificate (tls.crt) and its key (tls.key) for HTTPS, instead of files.
@@ -26,7 +43,7 @@ pub struct SecretArgs {
 
     /// A list of DNS names (comma-separated on the command line). If set, the leader maintains the
     /// Secret of --tls-secret: it issues certificates for these names from a CA of its own, and
-    /// renews both. The Secret must exist and may be empty.
+    /// renews both. The leader creates the Secret if it does not exist.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "tls_secret", value_parser = parse_dns_name)]
     pub tls_issue_names: Vec<String>,
 
@@ -34,6 +51,42 @@ pub struct SecretArgs {
     /// --tls-issue-names for clients. It must exist and may be empty.
     #[arg(long, value_name = "NAMESPACE/NAME", requires = "tls_issue_names", value_parser = parse_object)]
     pub tls_ca_config_map: Option<String>,
+
+    /// A list of objects whose caBundle the leader sets to the CA certificates of
+    /// --tls-issue-names (comma-separated on the command line). RESOURCE is
+    /// mutatingwebhookconfigurations, validatingwebhookconfigurations or
+    /// customresourcedefinitions. Every webhook of a configuration is set, and the webhook of a
+    /// definition if its conversion strategy is Webhook.
+    #[arg(long, value_name = "RESOURCE/NAME", value_delimiter = ',', requires = "tls_issue_names", value_parser = parse_bundle)]
+    pub tls_ca_bundles: Vec<String>,
+
+    /// How long a new CA of --tls-issue-names is published before a certificate of it is served.
+    /// Clients must read the published CAs again within this time.
+    #[arg(long, value_name = "DURATION", default_value = GRACE_PERIOD, value_parser = parse_duration)]
+    pub tls_ca_grace_period: Duration,
+
+    /// The lifetime of a CA of --tls-issue-names, for tests.
+    #[arg(long, value_name = "DURATION", default_value = CA_LIFETIME, hide = true, value_parser = parse_lifetime)]
+    pub tls_ca_lifetime: Duration,
+
+    /// The lifetime of a certificate of --tls-issue-names, for tests.
+    #[arg(long, value_name = "DURATION", default_value = CERTIFICATE_LIFETIME, hide = true, value_parser = parse_lifetime)]
+    pub tls_certificate_lifetime: Duration,
+}
+
+impl Default for SecretArgs {
+    fn default() -> Self {
+        let duration = |text| parse_duration(text).unwrap_or_default();
+        Self {
+            tls_secret: None,
+            tls_issue_names: Vec::new(),
+            tls_ca_config_map: None,
+            tls_ca_bundles: Vec::new(),
+            tls_ca_grace_period: duration(GRACE_PERIOD),
+            tls_ca_lifetime: duration(CA_LIFETIME),
+            tls_certificate_lifetime: duration(CERTIFICATE_LIFETIME),
+        }
+    }
 }
 
 /// The address and the certificate for HTTPS. [`Args::default`] equals the parsed flags of an empty
@@ -98,11 +151,40 @@ fn parse_address(text: &str) -> Result<IpAddr, String> {
     parsed.map_err(|_| "expected an IP address without a port, such as 0.0.0.0 or ::".to_owned())
 }
 
+fn is_name(part: &str) -> bool {
+    let is_name_char = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+    !part.is_empty() && part.chars().all(is_name_char)
+}
+
+fn parse_bundle(text: &str) -> Result<String, String> {
+    match text.split_once('/') {
+        Some((resource, name)) if BUNDLES.contains(&resource) && is_name(name) => Ok(text.to_owned()),
+        _ => Err(format!(
+            "expected RESOURCE/NAME, where RESOURCE is one of {}",
+            BUNDLES.join(", ")
+        )),
+    }
+}
+
+/// Parses a duration in Go's format.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let text = if text == "0" { "0s" } else { text };
+    let parsed = text.parse::<SignedDuration>().ok();
+    parsed
+        .and_then(|parsed| Duration::try_from(parsed).ok())
+        .ok_or_else(|| "expected a duration such as 30s, 1m30s or 12h".to_owned())
+}
+
+/// Parses a lifetime. Certificates contain times in whole seconds.
+fn parse_lifetime(text: &str) -> Result<Duration, String> {
+    let lifetime = parse_duration(text)?;
+    if lifetime < Duration::from_secs(2) {
+        return Err("expected 2s or more".to_owned());
+    }
+    Ok(lifetime)
+}
+
 fn parse_object(text: &str) -> Result<String, String> {
-    let is_name = |part: &str| {
-        let is_name_char = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
-        !part.is_empty() && part.chars().all(is_name_char)
-    };
     match text.split_once('/') {
         Some((namespace, name)) if is_name(namespace) && is_name(name) => Ok(text.to_owned()),
         _ => Err("expected NAMESPACE/NAME, such as portreeve-system/portreeve-serving".to_owned()),
@@ -232,6 +314,28 @@ mod tests {
     }
 
     #[test]
+    fn bundles_are_resources_with_a_webhook_and_need_an_issuer() {
+        let issuer = ["--tls-secret=a/b", "--tls-issue-names=c.svc"];
+        let bundles = |list: &str| parse(&[&issuer[..], &[&format!("--tls-ca-bundles={list}")]].concat());
+        let listed = "mutatingwebhookconfigurations/a,validatingwebhookconfigurations/b,customresourcedefinitions/c.d";
+        assert_eq!(bundles(listed).unwrap().secret.tls_ca_bundles.len(), 3);
+        for wrong in [
+            "secrets/a",
+            "mutatingwebhookconfigurations",
+            "mutatingwebhookconfigurations/",
+            "a/b/c",
+        ] {
+            let error = bundles(wrong).unwrap_err().to_string();
+            assert!(error.contains("customresourcedefinitions"), "{error}");
+        }
+        let alone = parse(&["--tls-secret=a/b", "--tls-ca-bundles=customresourcedefinitions/c"]);
+        assert!(alone.unwrap_err().to_string().contains("--tls-issue-names"));
+        assert!(parse(&["--tls-ca-grace-period=0"]).is_ok());
+        assert!(parse(&["--tls-ca-grace-period=-1s"]).is_err());
+        assert!(parse(&["--tls-certificate-lifetime=1s"]).is_err());
+    }
+
+    #[test]
     fn help_shows_every_flag() {
         use clap::CommandFactory;
         expect![[r"
@@ -262,10 +366,19 @@ mod tests {
                   --tls-issue-names <NAMES>
                       A list of DNS names (comma-separated on the command line). If set, the leader maintains
                       the Secret of --tls-secret: it issues certificates for these names from a CA of its own,
-                      and renews both. The Secret must exist and may be empty
+                      and renews both. The leader creates the Secret if it does not exist
                   --tls-ca-config-map <NAMESPACE/NAME>
                       The ConfigMap in which the leader publishes the CA certificates (ca.crt) of
                       --tls-issue-names for clients. It must exist and may be empty
+                  --tls-ca-bundles <RESOURCE/NAME>
+                      A list of objects whose caBundle the leader sets to the CA certificates of
+                      --tls-issue-names (comma-separated on the command line). RESOURCE is
+                      mutatingwebhookconfigurations, validatingwebhookconfigurations or
+                      customresourcedefinitions. Every webhook of a configuration is set, and the webhook of a
+                      definition if its conversion strategy is Webhook
+                  --tls-ca-grace-period <DURATION>
+                      How long a new CA of --tls-issue-names is published before a certificate of it is served.
+                      Clients must read the published CAs again within this time [default: 60s]
                   --tls-private-key-file <FILE>
                       File containing the x509 private key matching --tls-cert-file
                   --tls-min-version <VERSION>

@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     audit::{AuditLog, Event, policy},
+    certificates::webhooks::Bundles,
     fixtures::{
         LIMIT,
         admin::{Admin, Credentials},
@@ -244,37 +245,41 @@ impl RightsChecker {
         Ok(permissions.len())
     }
 
-    /// Checks each permission of the serving certificate, each with empty objects in a namespace of
-    /// their own.
+    /// Checks each permission of the serving certificate, each with objects of its own.
     async fn check_each_certificate_permission(&self) -> Result<usize> {
-        let flags = |namespace: &str| {
-            [
-                "--controllers=foo".to_owned(),
-                NO_ELECTION.to_owned(),
-                format!("--tls-secret={namespace}/serving"),
-                "--tls-issue-names=portreeve.svc".to_owned(),
-                format!("--tls-ca-config-map={namespace}/ca"),
-            ]
-        };
-        let printed = printed_roles(&flags("any").each_ref().map(String::as_str))?;
-        let all: Vec<_> = printed.values().flatten().collect();
-        let permissions = &printed["portreeve:serving-certificate"];
-        for permission in permissions {
-            let namespace = self.plane.namespace("certificate").await?;
-            let secret = serde_json::from_value(json!({"metadata": {"name": "serving"}}))?;
-            namespace
-                .api::<Secret>()
-                .create(&PostParams::default(), &secret)
-                .await?;
-            let config_map = serde_json::from_value(json!({"metadata": {"name": "ca"}}))?;
-            let config_maps = namespace.api::<ConfigMap>();
-            config_maps.create(&PostParams::default(), &config_map).await?;
-            let flags = flags(namespace.name());
-            let flags = flags.each_ref().map(String::as_str);
-            self.check_rejection_without(&all, permission, &flags, |_| std::future::pending())
-                .await?;
+        let mut tested = 0;
+        for role in ["portreeve:serving-certificate", "portreeve:ca-bundles"] {
+            for index in 0.. {
+                let namespace = self.plane.namespace("certificate").await?;
+                let flags = certificate_flags(namespace.name());
+                let flags = flags.each_ref().map(String::as_str);
+                let printed = printed_roles(&flags)?;
+                let all: Vec<_> = printed.values().flatten().collect();
+                let Some(permission) = printed[role].get(index) else {
+                    break;
+                };
+                // The Secret exists, unless the leader is to create it.
+                if permission.verb != "create" {
+                    let secret = serde_json::from_value(json!({"metadata": {"name": "serving"}}))?;
+                    let secrets = namespace.api::<Secret>();
+                    secrets.create(&PostParams::default(), &secret).await?;
+                }
+                self.create_bundles(&namespace).await?;
+                self.check_rejection_without(&all, permission, &flags, |_| std::future::pending())
+                    .await?;
+                tested += 1;
+            }
         }
-        Ok(permissions.len())
+        Ok(tested)
+    }
+
+    /// Creates the objects of [`certificate_flags`] that publish CAs.
+    async fn create_bundles(&self, namespace: &Namespace) -> Result<()> {
+        let config_map = serde_json::from_value(json!({"metadata": {"name": "ca"}}))?;
+        let config_maps = namespace.api::<ConfigMap>();
+        config_maps.create(&PostParams::default(), &config_map).await?;
+        let bundles = Bundles::new(self.plane.client()?);
+        bundles.create_at(&bundle_locations(namespace.name())).await
     }
 
     /// Sends a request with a token to the daemon's listener, which is about to open.
@@ -296,6 +301,28 @@ impl RightsChecker {
         eventually(LIMIT, "Foos to be served", || fixture.create_foo("web", "web", 1)).await?;
         Ok(())
     }
+}
+
+/// Returns the objects of `--tls-ca-bundles` for a namespace.
+fn bundle_locations(namespace: &str) -> [String; 3] {
+    [
+        format!("mutatingwebhookconfigurations/{namespace}"),
+        format!("validatingwebhookconfigurations/{namespace}"),
+        format!("customresourcedefinitions/widgets.{namespace}.example"),
+    ]
+}
+
+/// Returns the flags of a daemon that issues certificates for objects of this namespace.
+fn certificate_flags(namespace: &str) -> [String; 6] {
+    let bundles = bundle_locations(namespace).join(",");
+    [
+        "--controllers=foo".to_owned(),
+        NO_ELECTION.to_owned(),
+        format!("--tls-secret={namespace}/serving"),
+        "--tls-issue-names=portreeve.svc".to_owned(),
+        format!("--tls-ca-config-map={namespace}/ca"),
+        format!("--tls-ca-bundles={bundles}"),
+    ]
 }
 
 /// The listener of a daemon, without the lookup of CAs, whose permission is not in a printed role.
@@ -333,7 +360,10 @@ async fn the_daemon_requires_each_of_its_permissions() -> Result<()> {
     tested += checker.check_each_election_permission().await?;
     tested += checker.check_each_serving_permission().await?;
     let certificate = checker.check_each_certificate_permission().await?;
-    ensure!(certificate == 6, "{certificate} permissions of the serving certificate");
+    ensure!(
+        certificate == 14,
+        "{certificate} permissions of the serving certificate"
+    );
     let checks = scenarios::with(Reach::OwnKinds).map(|scenario| checker.check_each_permission(scenario));
     tested += try_join_all(checks).await?.into_iter().sum::<usize>();
     let printed = printed_roles(&[&controllers_flag(), "--install-crds"])?;

@@ -35,9 +35,10 @@ pub(super) enum ValueType {
     Text,
 }
 
-/// Returns the keys for the flags of a command, in the order of `--help`.
+/// Returns the keys for the flags of a command, in the order of `--help`. A flag that the help does
+/// not show is for tests and has none.
 pub(super) fn keys(command: &Command) -> Vec<Key<'_>> {
-    let is_setting = |key: &Key<'_>| !COMMAND_LINE_ONLY.contains(&key.flag);
+    let is_setting = |key: &Key<'_>| !COMMAND_LINE_ONLY.contains(&key.flag) && !key.arg.is_hide_set();
     flags(command).filter(is_setting).collect()
 }
 

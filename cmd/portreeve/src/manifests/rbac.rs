@@ -54,6 +54,9 @@ pub(super) const LEASE_VERBS: &[&str] = &["get", "patch", "watch"];
 /// The verb that an elector needs on all Leases of the namespace.
 pub(super) const CREATE_VERB: &str = "create";
 
+/// The verbs for an object that the leader follows and writes.
+const WRITER_VERBS: &[&str] = &["list", "patch", "watch"];
+
 /// The roles to generate besides those of the controllers.
 pub(crate) struct RoleOptions<'a> {
     /// Whether the daemon runs with `--install-crds`.
@@ -96,24 +99,29 @@ pub(crate) fn rbac(controllers: &[Descriptor], account: &Account, options: &Role
         ));
     }
     documents.extend(certificate_roles(account, options.secret));
+    documents.extend(bundle_role(account, options.secret));
     yaml(&documents)
 }
 
 /// Returns the roles for the serving certificate, with their bindings: every replica watches the
-/// Secret, and the leader may write it and the ConfigMap.
+/// Secret, and the leader may create and write it and write the ConfigMap.
+///
+/// A server-side apply names the object that it creates, so the right to create is limited to that
+/// name. A POST would need the right to create every Secret.
 fn certificate_roles(account: &Account, args: &SecretArgs) -> Vec<Value> {
-    let issues = !args.tls_issue_names.is_empty();
-    let secret = args.tls_secret.as_deref().map(|secret| ("secrets", secret));
-    let config_map = args.tls_ca_config_map.as_deref().map(|map| ("configmaps", map));
-    let objects = secret.into_iter().chain(config_map);
+    let (secret_verbs, config_map_verbs): (&[&str], &[&str]) = if args.tls_issue_names.is_empty() {
+        (&["watch"], &["watch"])
+    } else {
+        (&["create", "list", "patch", "watch"], WRITER_VERBS)
+    };
+    let secret = args.tls_secret.as_deref();
+    let secret = secret.map(|secret| ("secrets", secret, secret_verbs));
+    let config_map = args.tls_ca_config_map.as_deref();
+    let config_map = config_map.map(|map| ("configmaps", map, config_map_verbs));
     let mut rules: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
-    for (resource, (namespace, name)) in
-        objects.filter_map(|(resource, object)| Some((resource, object.split_once('/')?)))
-    {
-        let verbs: &[&str] = if issues {
-            &["list", "patch", "watch"]
-        } else {
-            &["watch"]
+    for (resource, object, verbs) in secret.into_iter().chain(config_map) {
+        let Some((namespace, name)) = object.split_once('/') else {
+            continue;
         };
         let rule = json!({ "apiGroups": [""], "resources": [resource], "resourceNames": [name], "verbs": verbs });
         rules.entry(namespace).or_default().push(rule);
@@ -128,6 +136,28 @@ fn certificate_roles(account: &Account, args: &SecretArgs) -> Vec<Value> {
         )
     });
     documents.collect()
+}
+
+/// Returns the role for the objects of `--tls-ca-bundles` with its binding, if there are any. Every
+/// replica may list and watch definitions anyway ([`BASE`]).
+fn bundle_role(account: &Account, args: &SecretArgs) -> Vec<Value> {
+    let mut names: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (resource, name) in args.tls_ca_bundles.iter().filter_map(|bundle| bundle.split_once('/')) {
+        names.entry(resource).or_default().push(name);
+    }
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let rules = names.into_iter().map(|(resource, names)| {
+        let (group, verbs): (_, &[&str]) = if resource == "customresourcedefinitions" {
+            ("apiextensions.k8s.io", &["patch"])
+        } else {
+            ("admissionregistration.k8s.io", WRITER_VERBS)
+        };
+        json!({ "apiGroups": [group], "resources": [resource], "resourceNames": names, "verbs": verbs })
+    });
+    let name = format!("{}:ca-bundles", account.service_account);
+    role_and_binding("Cluster", &json!({ "name": name }), &rules.collect(), account).into()
 }
 
 /// Returns the rules for the election. The rule for `create` lists no resource names, because the
@@ -208,6 +238,7 @@ mod tests {
                 tls_secret: Some("there/serving".to_owned()),
                 tls_issue_names: issue.iter().copied().map(str::to_owned).collect(),
                 tls_ca_config_map: config_map.map(str::to_owned),
+                ..SecretArgs::default()
             };
             let roles = certificate_roles(&account, &args).into_iter();
             let roles = roles.filter(|document| document["kind"] == "Role");
@@ -219,8 +250,36 @@ mod tests {
         "#]].assert_eq(&roles(&[], None));
         expect_test::expect![[r#"
             {"name":"portreeve:serving-certificate","namespace":"here"} [{"apiGroups":[""],"resourceNames":["ca"],"resources":["configmaps"],"verbs":["list","patch","watch"]}]
-            {"name":"portreeve:serving-certificate","namespace":"there"} [{"apiGroups":[""],"resourceNames":["serving"],"resources":["secrets"],"verbs":["list","patch","watch"]}]
+            {"name":"portreeve:serving-certificate","namespace":"there"} [{"apiGroups":[""],"resourceNames":["serving"],"resources":["secrets"],"verbs":["create","list","patch","watch"]}]
         "#]].assert_eq(&roles(&["a"], Some("here/ca")));
+    }
+
+    #[test]
+    fn the_role_of_the_bundles_covers_only_its_objects() {
+        let account = Account {
+            namespace: "somewhere".to_owned(),
+            service_account: "portreeve".to_owned(),
+        };
+        assert_eq!(bundle_role(&account, &SecretArgs::default()), Vec::<Value>::new());
+        let bundles = [
+            "validatingwebhookconfigurations/a",
+            "customresourcedefinitions/b.c",
+            "mutatingwebhookconfigurations/a",
+            "validatingwebhookconfigurations/d",
+        ];
+        let args = SecretArgs {
+            tls_ca_bundles: bundles.map(str::to_owned).into(),
+            ..SecretArgs::default()
+        };
+        let role = &bundle_role(&account, &args)[0];
+        assert_eq!(role["metadata"]["name"], "portreeve:ca-bundles");
+        let rules = role["rules"].as_array().unwrap().iter();
+        let rules: Vec<_> = rules.map(|rule| format!("{rule}\n")).collect();
+        expect_test::expect![[r#"
+            {"apiGroups":["apiextensions.k8s.io"],"resourceNames":["b.c"],"resources":["customresourcedefinitions"],"verbs":["patch"]}
+            {"apiGroups":["admissionregistration.k8s.io"],"resourceNames":["a"],"resources":["mutatingwebhookconfigurations"],"verbs":["list","patch","watch"]}
+            {"apiGroups":["admissionregistration.k8s.io"],"resourceNames":["a","d"],"resources":["validatingwebhookconfigurations"],"verbs":["list","patch","watch"]}
+        "#]].assert_eq(&rules.concat());
     }
 
     #[test]
