@@ -1,5 +1,5 @@
 //! Which objects the apiserver accepts, and which place rejects the others: the CRD, the admission
-//! policies that `portreeve policies` prints, or a quota.
+//! policies that `portreeve policies` prints, the webhooks, or a quota.
 
 mod bounds;
 mod environment;

@@ -3,6 +3,7 @@
 mod environment;
 mod failures;
 mod requests;
+mod rotation;
 mod shutdown;
 
 use anyhow::{Result, ensure};

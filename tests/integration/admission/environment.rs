@@ -1,5 +1,5 @@
-//! A control plane without a daemon, with the printed definitions and policies, and three
-//! namespaces.
+//! A control plane with the printed definitions and policies, a daemon that validates by webhooks,
+//! and three namespaces.
 
 use anyhow::{Context, Result, bail, ensure};
 use http::Request;
@@ -20,7 +20,12 @@ use super::{
     rows,
     table::{Place, Space, place_of},
 };
-use crate::fixtures::{LIMIT, daemon::printed, manifests};
+use crate::fixtures::{
+    LIMIT,
+    daemon::printed,
+    manifests,
+    webhooks::{CONTROLLERS, WebhookDaemon, configurations},
+};
 
 /// The quota on the number of CronTabs, as docs/policies.md shows it.
 const QUOTA: &str = "count/crontabs.stable.example.com";
@@ -31,6 +36,7 @@ pub(super) type Written = Result<Value, Box<Status>>;
 /// The control plane of the table, and its namespaces.
 pub(super) struct Environment {
     plane: ControlPlane,
+    _daemon: WebhookDaemon,
     open: String,
     limited: String,
     full: String,
@@ -71,6 +77,8 @@ async fn start() -> Result<Environment> {
     let limited = plane.namespace("limited").await?;
     create(&client, limited.name(), &limits()).await??;
     wait_until_enforced(&client, limited.name()).await?;
+    let daemon = WebhookDaemon::start(&plane, "webhooks", &[CONTROLLERS]).await?;
+    install_validation(&plane, &daemon, limited.name()).await?;
     let full = plane.namespace("full").await?;
     allow_no_crontab(&full).await?;
     let (open, limited, full) = (
@@ -80,6 +88,7 @@ async fn start() -> Result<Environment> {
     );
     Ok(Environment {
         plane,
+        _daemon: daemon,
         open,
         limited,
         full,
@@ -137,6 +146,28 @@ pub(super) async fn wait_until_enforced(client: &Client, namespace: &str) -> Res
     .await
 }
 
+/// Installs the webhooks that validate, and waits until they know the limits. The webhook with a
+/// default for Foos would accept some of the Foos that their CRD rejects.
+async fn install_validation(plane: &ControlPlane, daemon: &WebhookDaemon, limited: &str) -> Result<()> {
+    let client = plane.client()?;
+    let force = PatchParams::apply("an-administrator").force();
+    let mut configurations = configurations(daemon.webhooks.port, &plane.authority().pem())?;
+    configurations.retain(|configuration| configuration["kind"] == "ValidatingWebhookConfiguration");
+    for configuration in configurations {
+        manifests::apply(&client, &configuration, None, &force).await?;
+    }
+    let too_often = rows::crontab("too-often", json!({"schedule": "* * * * *"}));
+    eventually(LIMIT, "the webhook to know the limits", || async {
+        let rejected = dry_run(&client, limited, &too_often)
+            .await?
+            .err()
+            .context("not rejected")?;
+        ensure!(place_of(&rejected) == Some(Place::Webhook), "{}", rejected.message);
+        anyhow::Ok(())
+    })
+    .await
+}
+
 /// Returns the CronTabPolicy of the limited namespace.
 pub(super) fn limits() -> Value {
     rows::policy(
@@ -146,6 +177,7 @@ pub(super) fn limits() -> Value {
                 "images": ["example.com/", "busybox:", "pinned@", "alpine:3"],
                 "timeZones": ["UTC", "Europe/Zurich"],
                 "allowEvery": false,
+                "minIntervalSeconds": 300,
             },
             "defaults": {"backoffLimit": 2},
         }),

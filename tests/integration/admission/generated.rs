@@ -34,6 +34,8 @@ enum Fault {
     Image(usize),
     TimeZone,
     Every,
+    /// Sets a schedule that cannot work, or runs too often.
+    Schedule(&'static str),
 }
 
 impl Fault {
@@ -74,6 +76,10 @@ impl Fault {
                 spec["schedule"] = "@every 90m".into();
                 (Place::Policy, "spec.schedule".to_owned())
             }
+            Self::Schedule(schedule) => {
+                spec["schedule"] = (*schedule).into();
+                (Place::Webhook, "spec.schedule".to_owned())
+            }
         }
     }
 }
@@ -104,6 +110,7 @@ fn faults() -> impl Strategy<Value = Fault> {
         any::<usize>().prop_map(Fault::Image),
         Just(Fault::TimeZone),
         Just(Fault::Every),
+        select(vec!["not a schedule", "* * * * 8", "0 0 31 11 *", "* * * * *"]).prop_map(Fault::Schedule),
     ]
 }
 
@@ -121,7 +128,7 @@ fn crontabs() -> impl Strategy<Value = Value> {
         number(0, most),
     );
     let words = (
-        select(vec!["@daily", "*/5 * * * *", "H H * * *", "not a schedule"]),
+        select(vec!["@daily", "*/5 * * * *", "H H * * *", "0 0 29 2 *"]),
         proptest::option::of(select(vec!["UTC", "Europe/Zurich"])),
         proptest::option::of(any::<bool>()),
         proptest::option::of(select(vec!["Allow", "Forbid", "Replace"])),

@@ -60,6 +60,11 @@ pub(super) fn rows() -> Vec<Case> {
     for (index, (spec, path, parts)) in bad_policies().into_iter().enumerate() {
         rows.push(Case::bad(policy(&format!("bad-{index}"), &spec), path, parts));
     }
+    for (index, (fields, path, parts)) in bad_schedules().into_iter().enumerate() {
+        let case = Case::good(crontab(&format!("never-{index}"), fields));
+        rows.push(case.rejected_by(Place::Webhook, path, parts));
+    }
+    rows.extend(too_often());
     rows.extend(within_limits());
     rows.extend(beyond_limits());
     rows.push(
@@ -196,6 +201,50 @@ fn bad_texts() -> Vec<BadFields> {
         ),
         (json!({"scheduel": "@daily"}), "spec.scheduel", &["unknown field"]),
     ]
+}
+
+/// Returns what only code can find out.
+fn bad_schedules() -> Vec<BadFields> {
+    let schedule = "spec.schedule";
+    vec![
+        (
+            json!({"schedule": "invalid-cron-schedule"}),
+            schedule,
+            &["found 1 fields", "not 5"],
+        ),
+        (
+            json!({"schedule": "60 * * * *"}),
+            schedule,
+            &["invalid minute \"60\"", "from 0 to 59"],
+        ),
+        (json!({"schedule": "* * * * MOON"}), schedule, &["MOON"]),
+        (json!({"schedule": "@reboot"}), schedule, &["@reboot"]),
+        (json!({"schedule": "@every 30s"}), schedule, &["@every"]),
+        (json!({"schedule": "0 0 30 2 *"}), schedule, &["never runs"]),
+        (
+            json!({"timeZone": "Europe/Atlantis"}),
+            "spec.timeZone",
+            &["unknown time zone"],
+        ),
+        (json!({"timeZone": "Local"}), "spec.timeZone", &["unknown time zone"]),
+    ]
+}
+
+/// Returns the rows whose schedules run more often than the namespace allows.
+fn too_often() -> Vec<Case> {
+    let schedules = ["* * * * *", "*/4 * * * *", "0,58 0,23 * * *"];
+    let parts = [
+        "CronTabPolicy \"limits\"",
+        "demands 300 s",
+        "spec.limits.minIntervalSeconds",
+    ];
+    let case = |(index, schedule): (usize, &str)| {
+        let crontab = crontab(&format!("too-often-{index}"), json!({"schedule": schedule}));
+        Case::good(crontab)
+            .in_space(Space::Limited)
+            .rejected_by(Place::Webhook, "spec.schedule", &parts)
+    };
+    schedules.into_iter().enumerate().map(case).collect()
 }
 
 fn bad_templates() -> Vec<BadFields> {

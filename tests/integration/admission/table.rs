@@ -15,6 +15,8 @@ pub(super) enum Place {
     Policy,
     /// A ResourceQuota.
     Quota,
+    /// The webhook.
+    Webhook,
 }
 
 /// The namespace to which an object is sent.
@@ -80,6 +82,7 @@ impl Case {
 pub(super) fn place_of(status: &Status) -> Option<Place> {
     let has = |text| status.message.contains(text);
     match status.code {
+        422 if has("admission webhook \"crontabs.stable.example.com\" denied the request") => Some(Place::Webhook),
         422 if !has("AdmissionPolicy '") => Some(Place::Definition),
         400 if has("strict decoding error") => Some(Place::Definition),
         403 if has("ValidatingAdmissionPolicy 'crontab-limits.stable.example.com'") => Some(Place::Policy),
