@@ -1,6 +1,9 @@
 //! deploy/: the kustomize overlays and the Helm chart render the same objects, the apiserver
 //! accepts them, and they agree with the binary.
 
+mod releases;
+pub(crate) mod webhooks;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},

@@ -14,6 +14,25 @@ app.kubernetes.io/name: portreeve
 app.kubernetes.io/instance: {{ include "portreeve.name" . }}
 {{- end }}
 
+{{/* Not empty if the leader issues the serving certificate. */}}
+{{- define "portreeve.issues" -}}
+{{- if and .Values.servingCertificate.enabled (not .Values.servingCertificate.certManager.enabled) -}}
+true
+{{- end -}}
+{{- end }}
+
+{{/* The names of the Service of the replicas, separated by commas. */}}
+{{- define "portreeve.serviceNames" -}}
+{{- $service := printf "%s.%s.svc" (include "portreeve.name" .) .Release.Namespace -}}
+{{ $service }},{{ $service }}.cluster.local
+{{- end }}
+
+{{/* The names of the Service of the webhooks, separated by commas. */}}
+{{- define "portreeve.webhookNames" -}}
+{{- $service := printf "%s-webhook.%s.svc" (include "portreeve.name" .) .Release.Namespace -}}
+{{ $service }},{{ $service }}.cluster.local
+{{- end }}
+
 {{/* The full names of the enabled controllers, as a JSON list. The rule is that of --controllers: the first
 item that names a controller decides. Without such an item, a controller that is on by default is enabled by '*'. */}}
 {{- define "portreeve.enabled" -}}
