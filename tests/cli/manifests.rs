@@ -1,5 +1,5 @@
-//! The output of `portreeve crds`, `policies`, `rbac`, `fence` and `flowschema`, applied to a real
-//! apiserver.
+//! The output of `portreeve crds`, `policies`, `rbac`, `fence`, `flowschema` and `webhooks`, applied
+//! to a real apiserver.
 
 use anyhow::{Result, ensure};
 use kube::api::PatchParams;
@@ -80,6 +80,15 @@ const PRINTED: &[(&str, &[&str])] = &[
         ],
     ),
     ("policies --controllers=foo,cronjob", &[]),
+    (
+        "webhooks --service-account=a --namespace=somewhere",
+        &[
+            "MutatingWebhookConfiguration portreeve-webhooks.somewhere.a",
+            "ValidatingWebhookConfiguration portreeve-webhooks.somewhere.a",
+            "Cluster a:webhooks",
+        ],
+    ),
+    ("webhooks --controllers=cronjob", &[]),
 ];
 
 #[tokio::test]

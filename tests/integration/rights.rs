@@ -4,6 +4,7 @@ mod cluster_wide;
 mod permissions;
 mod required_verbs;
 pub(crate) mod scenarios;
+mod webhook_parameters;
 
 use anyhow::{Result, ensure};
 use http::StatusCode;
