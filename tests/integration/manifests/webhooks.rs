@@ -202,6 +202,37 @@ fn the_network_policy_of_monitoring_admits_every_source_to_webhooks_only() -> Re
     Ok(())
 }
 
+/// The leader may set the bundles of the configurations, and of nothing else.
+#[test]
+fn the_component_and_the_chart_grant_the_rights_of_tls_ca_bundles() -> Result<()> {
+    let name = "portreeve-webhooks.portreeve-system.portreeve";
+    let bundles =
+        format!("--tls-ca-bundles=mutatingwebhookconfigurations/{name},validatingwebhookconfigurations/{name}");
+    let rbac = objects(&printed(&[
+        "rbac",
+        "--leader-elect-resource-namespace=portreeve-system",
+        "--tls-secret=portreeve-system/portreeve-serving",
+        "--tls-issue-names=portreeve.portreeve-system.svc",
+        "--tls-ca-config-map=portreeve-system/portreeve-serving-ca",
+        &bundles,
+    ])?)?;
+    for objects in [with_components("'{deploy}/webhooks'")?, webhook_chart(&[])?] {
+        let args = container(&objects)["args"]
+            .as_array()
+            .context("the container has no arguments")?;
+        ensure!(args.contains(&json!(bundles)), "{args:?}");
+        for (key, role) in &rbac {
+            ensure!(objects.get(key) == Some(role), "{key}");
+        }
+    }
+    // Only existing configurations are named.
+    let validating = chart("a", "b", &[ENABLED, "controllers={crontab}"])?;
+    let args = validating["Deployment a"]["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
+    let expected = "--tls-ca-bundles=validatingwebhookconfigurations/portreeve-webhooks.b.a\"";
+    ensure!(args.contains(expected), "{args}");
+    Ok(())
+}
+
 #[test]
 fn cert_manager_replaces_the_certificates_of_the_leader() -> Result<()> {
     let ours = webhook_chart(&["monitoring.enabled=true"])?;

@@ -86,3 +86,31 @@ item that names a controller decides. Without such an item, a controller that is
 {{- end -}}
 {{- uniq $documents | toJson -}}
 {{- end }}
+
+{{/* The configurations of the webhooks of the enabled controllers, and the role for their parameters, as a JSON object by kind.
+Each controller has its own webhooks and rules. This merges them into one object of each kind. */}}
+{{- define "portreeve.webhooks" -}}
+{{- $merged := dict -}}
+{{- range $document := include "portreeve.generated" (list . "webhooks") | fromJsonArray -}}
+  {{- $first := get $merged $document.kind -}}
+  {{- if not $first -}}
+    {{- $_ := set $merged $document.kind $document -}}
+  {{- else if $document.webhooks -}}
+    {{- $_ := set $first "webhooks" (concat $first.webhooks $document.webhooks) -}}
+  {{- else if $document.rules -}}
+    {{- $_ := set $first "rules" (concat $first.rules $document.rules | uniq) -}}
+  {{- end -}}
+{{- end -}}
+{{- toJson $merged -}}
+{{- end }}
+
+{{/* The value of --tls-ca-bundles: the configurations of the webhooks. */}}
+{{- define "portreeve.caBundles" -}}
+{{- $bundles := list -}}
+{{- range $kind, $document := include "portreeve.webhooks" . | fromJson -}}
+  {{- if hasSuffix "WebhookConfiguration" $kind -}}
+    {{- $bundles = append $bundles (printf "%ss/%s" (lower $kind) $document.metadata.name) -}}
+  {{- end -}}
+{{- end -}}
+{{- join "," $bundles -}}
+{{- end }}
