@@ -85,3 +85,19 @@ fn no_file_contains_banned_text() -> Result<()> {
     }
     Ok(())
 }
+
+/// The lengths that README.md promises.
+#[test]
+fn the_example_is_as_short_as_promised() -> Result<()> {
+    let readme = fs::read_to_string(root().join("README.md"))?;
+    let readme = readme.split_whitespace().collect::<Vec<_>>().join(" ");
+    for (file, limit) in [("lib.rs", 100), ("webhooks.rs", 40)] {
+        let promise = format!("in under {limit} lines");
+        ensure!(readme.contains(&promise), "README.md does not say {promise:?}");
+        let lines = fs::read_to_string(root().join("docs/example/src").join(file))?
+            .lines()
+            .count();
+        ensure!(lines < limit, "{file} of the example has {lines} lines");
+    }
+    Ok(())
+}

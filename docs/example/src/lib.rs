@@ -1,6 +1,8 @@
 //! A custom controller: for each ConfigMap with the label `example.dev/copy-to=NAME`, it maintains
 //! a copy under that name.
 
+mod webhooks;
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
@@ -26,7 +28,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         resources: &["configmaps"],
         verbs: &["create", "list", "patch", "watch"],
     }],
-    webhooks: Vec::new,
+    webhooks: webhooks::declared,
     flags: Vec::new,
     build: |ctx| {
         let maps: Informer<CachedConfigMap> = ctx.informer(Watch::all(CONFIG_MAPS));
@@ -78,11 +80,8 @@ impl Reconciler for CopyReconciler {
         let Some(present) = present else {
             return Plan::of(vec![Effect::Create(object)]);
         };
-        let ours = present
-            .metadata
-            .controller()
-            .is_some_and(|owner| *owner.uid == *original.metadata.uid);
-        if !ours {
+        let owner = present.metadata.controller();
+        if owner.is_none_or(|owner| *owner.uid != *original.metadata.uid) {
             tracing::debug!("left a ConfigMap that the original does not control");
             return Plan::nothing();
         }

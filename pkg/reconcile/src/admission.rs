@@ -24,6 +24,9 @@ pub struct Webhook {
     pub name: &'static str,
     /// The objects for which it is called.
     pub resource: Resource,
+    /// The label without which objects are left alone: an update counts if the object has the label
+    /// before or after it.
+    pub label: Option<&'static str>,
     /// What happens to a request when no replica answers in time.
     pub failure_policy: FailurePolicy,
     /// The namespaced resource whose objects, in the namespace of the request, are passed to
@@ -133,6 +136,7 @@ impl Webhook {
         Self {
             name,
             resource,
+            label: None,
             failure_policy: FailurePolicy::Ignore,
             parameters: None,
             handler,
@@ -143,6 +147,14 @@ impl Webhook {
     #[must_use]
     pub fn fail_closed(mut self) -> Self {
         self.failure_policy = FailurePolicy::Fail;
+        self
+    }
+
+    /// Leaves objects without this label alone. Use it for a resource that others own, such as
+    /// ConfigMaps: without it, the apiserver calls the webhook for every object of the cluster.
+    #[must_use]
+    pub fn with_label(mut self, label: &'static str) -> Self {
+        self.label = Some(label);
         self
     }
 

@@ -81,6 +81,9 @@ fn entry(webhook: &Webhook, account: &Account) -> Value {
         "sideEffects": "None",
         "timeoutSeconds": TIMEOUT_SECONDS,
     });
+    if let Some(label) = webhook.label {
+        entry["objectSelector"] = json!({ "matchExpressions": [{ "key": label, "operator": "Exists" }] });
+    }
     if matches!(webhook.handler, WebhookHandler::Default(_)) {
         // Another webhook may remove or add what a default depends on.
         entry["reinvocationPolicy"] = "IfNeeded".into();
@@ -138,6 +141,22 @@ mod tests {
 
     use super::*;
     use crate::CONTROLLERS;
+
+    #[test]
+    fn a_label_selects_the_objects() {
+        const CONFIG_MAPS: Resource = Resource::namespaced("", "v1", "ConfigMap", "configmaps");
+        let webhook = Webhook::defaulting("a.b.c", CONFIG_MAPS, |object| object);
+        let account = Account {
+            namespace: "system".to_owned(),
+            service_account: "manager".to_owned(),
+        };
+        let selector = |webhook: &Webhook| entry(webhook, &account)["objectSelector"].take();
+        assert_eq!(selector(&webhook), Value::Null);
+        assert_eq!(
+            selector(&webhook.with_label("example.dev/copy-to")),
+            json!({"matchExpressions": [{"key": "example.dev/copy-to", "operator": "Exists"}]})
+        );
+    }
 
     /// deploy/ has the whole text.
     #[test]
