@@ -40,7 +40,12 @@ pub(crate) struct Controller {
 impl Controller {
     /// Starts the process and waits until it is healthy.
     pub(crate) async fn start(run: &Run<'_>, replica: Option<&Account>) -> Result<Self> {
-        let controller = Self::spawn(run, replica)?;
+        Self::start_with(run, replica, &[]).await
+    }
+
+    /// Starts the process with further arguments and waits until it is healthy.
+    pub(crate) async fn start_with(run: &Run<'_>, replica: Option<&Account>, more: &[String]) -> Result<Self> {
+        let controller = Self::spawn_with(run, replica, more)?;
         if let Some((port, path)) = controller.health {
             controller.guard(wait_until_healthy(port, path)).await?;
         }
@@ -50,16 +55,25 @@ impl Controller {
     /// Starts the process without waiting, so that no health request affects its numbers. Without
     /// `replica`, it is the only one.
     pub(crate) fn spawn(run: &Run<'_>, replica: Option<&Account>) -> Result<Self> {
+        Self::spawn_with(run, replica, &[])
+    }
+
+    /// Starts a program of a peer, which has no health endpoint.
+    pub(crate) fn spawn_program(run: &Run<'_>, program: &Path, args: &[&str]) -> Result<Self> {
+        let kubeconfig = run.plane.kubeconfig().to_string_lossy();
+        let (name, envs) = (run.step.subject.name(), [("KUBECONFIG", &*kubeconfig)]);
+        Ok(Self {
+            process: run.plane.spawn(&name, program, args, &envs)?,
+            program: program.to_owned(),
+            health: None,
+        })
+    }
+
+    fn spawn_with(run: &Run<'_>, replica: Option<&Account>, more: &[String]) -> Result<Self> {
         let (subject, plane) = (run.step.subject, &run.plane);
         if let Some(folder) = &run.peers {
             let program = folder.join(subject.name());
-            let kubeconfig = plane.kubeconfig().to_string_lossy();
-            let (args, envs) = (run.concurrency().to_string(), [("KUBECONFIG", &*kubeconfig)]);
-            return Ok(Self {
-                process: plane.spawn(&subject.name(), &program, &[&args], &envs)?,
-                program,
-                health: None,
-            });
+            return Self::spawn_program(run, &program, &[&run.concurrency().to_string()]);
         }
         let port = free_port()?;
         let mut args = vec![format!("--secure-port={port}")];
@@ -69,6 +83,7 @@ impl Controller {
         let kubeconfig = replica.map_or_else(|| plane.kubeconfig(), |replica| &replica.kubeconfig);
         args.push(format!("--kubeconfig={}", kubeconfig.display()));
         args.extend(controller_args(run, replica.is_some())?);
+        args.extend_from_slice(more);
         let (program, health) = if subject.is_peer() {
             let own = plane.kubeconfig().display();
             args.extend([

@@ -6,6 +6,7 @@
 //! DAEMON is the daemon's binary. Every process that this program starts ends with it, even when it
 //! is killed.
 
+mod admission;
 mod audit;
 mod bench;
 mod connections;

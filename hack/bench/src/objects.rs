@@ -34,6 +34,7 @@ pub(crate) const FOO: Kind<'_> = ("samplecontroller.k8s.io/v1alpha1", "Foo");
 pub(crate) const JOB: Kind<'_> = ("batch/v1", "Job");
 pub(crate) const REPLICA_SET: Kind<'_> = ("apps/v1", "ReplicaSet");
 const DEFINITION: Kind<'_> = ("apiextensions.k8s.io/v1", "CustomResourceDefinition");
+const WEBHOOK: Kind<'_> = ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration");
 
 /// Returns the API of a kind in the namespace of all objects.
 pub(crate) fn api(client: &Client, kind: Kind<'_>) -> Api<DynamicObject> {
@@ -43,6 +44,11 @@ pub(crate) fn api(client: &Client, kind: Kind<'_>) -> Api<DynamicObject> {
 /// Returns the API of the definitions of custom resources.
 pub(crate) fn definitions(client: &Client) -> Api<DynamicObject> {
     Api::all_with(client.clone(), &resource(DEFINITION))
+}
+
+/// Returns the API of the configurations of validating webhooks.
+pub(crate) fn webhook_configurations(client: &Client) -> Api<DynamicObject> {
+    Api::all_with(client.clone(), &resource(WEBHOOK))
 }
 
 pub(crate) fn resource((api_version, kind): Kind<'_>) -> ApiResource {

@@ -10,7 +10,7 @@ use portreeve_testing::{ControlPlane, Process};
 
 use crate::audit;
 use crate::options::{Options, Step};
-use crate::tables::Subject;
+use crate::tables::{Scenario, Subject};
 use crate::usage::wait_until_idle;
 
 const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/build");
@@ -40,9 +40,15 @@ pub(crate) struct Run<'a> {
 impl<'a> Run<'a> {
     /// Starts the control plane.
     pub(crate) async fn start(options: &'a Options, step: Step) -> Result<Self> {
-        let peers = match step.subject {
-            Subject::ControllerRuntime | Subject::KubeRuntime => Some(build_peers().await?),
-            _ => None,
+        let peers: &[&str] = match (step.subject, &step.row.scenario) {
+            (Subject::ControllerRuntime, Scenario::Admission) => &["webhook"],
+            (Subject::ControllerRuntime | Subject::KubeRuntime, _) => &["controller-runtime", "kube-runtime"],
+            _ => &[],
+        };
+        let peers = if peers.is_empty() {
+            None
+        } else {
+            Some(build_peers(peers).await?)
         };
         let plane = ControlPlane::builder().audit_policy(audit::POLICY).start().await?;
         let mut config = plane.config()?;
@@ -79,19 +85,12 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Builds the controllers on other frameworks if necessary and returns their folder. Each has the
-/// name of its subject.
-async fn build_peers() -> Result<PathBuf> {
+/// Builds programs on other frameworks if necessary and returns their folder.
+async fn build_peers(names: &[&str]) -> Result<PathBuf> {
     log("  building the peers, unless they exist");
     let folder = tempfile::tempdir().context("failed to create a temporary folder")?;
     let log = folder.path().join("log");
-    let build = Process::spawn(
-        PEERS,
-        Path::new(PEERS),
-        ["controller-runtime", "kube-runtime"],
-        &[],
-        &log,
-    )?;
+    let build = Process::spawn(PEERS, Path::new(PEERS), names, &[], &log)?;
     let status = build.wait(PEERS_LIMIT).await?;
     ensure!(status.success(), "{PEERS} ended with {status}{}", build.log_tail());
     let printed = build.wait_for_log(Duration::from_secs(1), |line| Path::new(line).is_dir());

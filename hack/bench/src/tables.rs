@@ -25,7 +25,7 @@ pub(crate) enum Subject {
     Peer,
     /// The same with the feature gate that makes it release its Lease on SIGTERM
     PeerRelease,
-    /// A controller for Foos on controller-runtime
+    /// A controller for Foos, or a webhook, on controller-runtime
     ControllerRuntime,
     /// A controller for Foos on kube-runtime
     KubeRuntime,
@@ -148,6 +148,7 @@ pub(crate) enum Scenario {
     Rounds,
     Start,
     Connections,
+    Admission,
     Graph,
     Part { package: String },
 }

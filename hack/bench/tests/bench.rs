@@ -24,7 +24,7 @@ fn start(folder: &TempDir, args: &[&str]) -> Result<(Process, PathBuf)> {
 #[tokio::test]
 async fn the_report_contains_the_measures_of_the_bare_client() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let rows = "--only=due,foreground-3000,orphan-3000,graph,foo-1000";
+    let rows = "--only=due,foreground-3000,orphan-3000,graph,foo-1000,admission";
     let flags = [rows, "--subjects=floor,floor-status", "--rounds=1", "--count=20"];
     let (bench, report) = start(&folder, &flags)?;
     let (status, log) = (bench.wait(LIMIT).await?, bench.log_tail());
@@ -41,6 +41,8 @@ async fn the_report_contains_the_measures_of_the_bare_client() -> Result<()> {
         "| row | measure | floor | floor-status | ",
         "| `foo-1000` | first POST to last Deployment | ",
         "| `foo-1000` | first POST to last status | – | ",
+        "## Admission webhooks",
+        "| `admission` | p99 | ",
     ] {
         ensure!(report.contains(part), "the report lacks {part}:\n{report}");
     }

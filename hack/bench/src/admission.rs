@@ -1,0 +1,151 @@
+//! Requests for which the apiserver calls a validating webhook: their times, and the CPU time and
+//! memory of the process that serves the webhook.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use data_encoding::BASE64;
+use futures::{StreamExt, TryStreamExt, stream};
+use kube::CustomResourceExt;
+use kube::api::{DynamicObject, PostParams};
+use portreeve_api::CronTab;
+use portreeve_testing::{eventually, free_port};
+use tokio::time::interval;
+
+use crate::controller::{Controller, START_LIMIT};
+use crate::objects::webhook_configurations;
+use crate::objects::{CRON_TAB, api, definitions, far_schedule, object, post, schedule, wait_until_served};
+use crate::run::{Run, log};
+use crate::statistics::{Unit, Value, number, percentile};
+
+/// The requests per second whose times are measured.
+const RATE: u32 = 100;
+/// A multiple of that rate, at which CPU time and memory are measured.
+const LOAD_FACTOR: u32 = 5;
+/// The number of requests before the first measured one.
+const WARM_UP: usize = 200;
+/// The most requests in progress. At a rate that the servers cannot reach, the others wait.
+const CONCURRENT_REQUESTS: usize = 64;
+
+/// Measures times at one rate, and CPU time and memory at a higher one.
+pub(crate) async fn measure(run: &Run<'_>) -> Result<Vec<Value>> {
+    let server = start(run).await?;
+    wait_until_served(&api(&run.client, CRON_TAB)).await?;
+    let Some(server) = server else {
+        run.idle(None).await?;
+        return times(run).await;
+    };
+    server.guard(wait_until_called(run)).await?;
+    server.idle(run).await?;
+    let mut values = server.guard(times(run)).await?;
+
+    let (count, before) = (run.count() * LOAD_FACTOR as usize, server.cpu_time()?);
+    log(format!("  measuring {} requests a second", RATE * LOAD_FACTOR));
+    let started = Instant::now();
+    server.guard(requests(run, RATE * LOAD_FACTOR, count)).await?;
+    let rate = number(count) / started.elapsed().as_secs_f64();
+    let (used, memory) = (server.cpu_time()?.since(&before), server.memory()?);
+    values.push(Unit::PerSecond.of("requests under load", rate));
+    values.push(Unit::Seconds.of("CPU time of a request under load", used / number(count)));
+    values.push(Unit::Kibibytes.of("resident memory under load", memory.resident));
+    Ok(values)
+}
+
+/// Starts the process of the subject that serves the webhook, if it has one, and configures the
+/// apiserver.
+async fn start(run: &Run<'_>) -> Result<Option<Controller>> {
+    let subject = run.step.subject;
+    if !subject.is_ours() {
+        post(&definitions(&run.client), serde_json::to_value(CronTab::crd())?).await?;
+    }
+    if subject.is_floor() {
+        return Ok(None);
+    }
+    let (port, folder) = (free_port()?, certificate(run)?);
+    let (server, path) = if let Some(peers) = &run.peers {
+        let args = [&*port.to_string(), &*folder.to_string_lossy()];
+        let server = Controller::spawn_program(run, &peers.join("webhook"), &args)?;
+        (server, "/validate-stable-example-com-v1-crontab")
+    } else {
+        let args = [
+            "--install-crds".to_owned(),
+            format!("--webhook-port={port}"),
+            format!("--tls-cert-file={}", folder.join("tls.crt").display()),
+            format!("--tls-private-key-file={}", folder.join("tls.key").display()),
+        ];
+        let server = Controller::start_with(run, None, &args).await?;
+        (server, "/validate/crontabs.stable.example.com")
+    };
+    let ca = BASE64.encode(run.plane.authority().pem().as_bytes());
+    let configuration = object("webhook", &[("port", &port), ("path", &path), ("ca", &ca)]);
+    post(&webhook_configurations(&run.client), configuration).await?;
+    Ok(Some(server))
+}
+
+/// Writes a certificate for servers on this machine and its key, and returns their folder.
+fn certificate(run: &Run<'_>) -> Result<PathBuf> {
+    let (folder, issued) = (
+        run.plane.folder().join("webhook"),
+        run.plane.authority().server_certificate()?,
+    );
+    let describe = || format!("failed to write to {}", folder.display());
+    fs::create_dir_all(&folder).with_context(describe)?;
+    fs::write(folder.join("tls.crt"), issued.certificate).with_context(describe)?;
+    fs::write(folder.join("tls.key"), issued.key).with_context(describe)?;
+    Ok(folder)
+}
+
+/// Waits until the webhook rejects a schedule.
+async fn wait_until_called(run: &Run<'_>) -> Result<()> {
+    let rejected = || async {
+        match send(run, "nonsense").await {
+            Ok(()) => Err(anyhow!("the schedule was not rejected")),
+            Err(error) if format!("{error:#}").contains("spec.schedule") => Ok(()),
+            Err(error) => Err(error),
+        }
+    };
+    eventually(START_LIMIT, "the webhook to be called", rejected).await
+}
+
+/// Returns the percentiles of the times of requests.
+async fn times(run: &Run<'_>) -> Result<Vec<Value>> {
+    requests(run, RATE, WARM_UP.min(run.count())).await?;
+    let mut times = requests(run, RATE, run.count()).await?;
+    times.sort_by(f64::total_cmp);
+    let measures = [("p50", 50), ("p99", 99)].map(|(measure, percent)| {
+        let time = percentile(&times, percent).context("there were no requests")?;
+        Ok(Unit::Seconds.of(measure, time))
+    });
+    measures.into_iter().collect()
+}
+
+/// Sends requests at a rate, and returns their times in seconds.
+async fn requests(run: &Run<'_>, rate: u32, count: usize) -> Result<Vec<f64>> {
+    let ticks = stream::unfold(interval(Duration::from_secs(1) / rate), async |mut ticks| {
+        ticks.tick().await;
+        Some(((), ticks))
+    });
+    let numbered = ticks.take(count).enumerate();
+    let times = numbered.map(|(index, ())| async move {
+        let started = Instant::now();
+        send(run, &far_schedule(index)).await?;
+        anyhow::Ok(started.elapsed().as_secs_f64())
+    });
+    let times: Vec<f64> = times.buffer_unordered(CONCURRENT_REQUESTS).try_collect().await?;
+    ensure!(times.len() == count, "a request is missing");
+    Ok(times)
+}
+
+/// Creates a CronTab in a dry run, which etcd does not store.
+async fn send(run: &Run<'_>, text: &str) -> Result<()> {
+    let object: DynamicObject = serde_json::from_value(schedule(CRON_TAB, "work", text))?;
+    let params = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let created = api(&run.client, CRON_TAB).create(&params, &object).await;
+    created.context("a request failed")?;
+    Ok(())
+}
