@@ -1,6 +1,7 @@
 //! The daemon as a library. Use [`main`] in a binary with your own controllers, and [`run`] in
 //! tests or to embed the daemon.
 
+mod client;
 mod config;
 mod cron;
 mod debug;
@@ -21,7 +22,7 @@ mod webhooks;
 use std::{io::Write, pin::Pin, process::ExitCode, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use portreeve_client::{AlwaysOpen, Connection, Fence, Outage, ReadOnly, error_chain};
+use portreeve_client::{Connection, Outage, error_chain};
 use portreeve_leader::Heartbeat;
 use portreeve_manager::Manager;
 use portreeve_metrics::Registry;
@@ -44,8 +45,6 @@ pub use crate::{
 
 /// The first part of the user agent.
 const AGENT: &str = concat!("portreeve/", env!("CARGO_PKG_VERSION"));
-/// The time limit of one call to the apiserver.
-const CALL_LIMIT: Duration = Duration::from_secs(30);
 
 /// Runs the whole binary: parses the command line, executes it, and returns the exit code. `known`
 /// contains all available controllers.
@@ -240,7 +239,7 @@ async fn run_with(
     let registry = Registry::new();
     let metrics = metrics::Metrics::register(&registry, &manager.feature_gates).map_err(Error::Metrics)?;
     let outage = Outage::default();
-    let settings = client_settings(manager.dry_run, &metrics.client, &outage);
+    let settings = client::settings(manager.dry_run, &metrics.client, &outage);
     // Boxed, because otherwise rustc cannot prove that the whole future is `Send`.
     let opening: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(Connection::open(client, settings));
     let connection = tokio::select! {
@@ -293,21 +292,6 @@ fn with_issuer(mut enabled: Vec<Descriptor>, secret: &SecretArgs) -> Vec<Descrip
         enabled.push(portreeve_servingcertificate::DESCRIPTOR);
     }
     enabled
-}
-
-fn client_settings(dry_run: bool, requests: &portreeve_client::Metrics, outage: &Outage) -> portreeve_client::Settings {
-    let fence: Arc<dyn Fence> = if dry_run {
-        Arc::new(ReadOnly)
-    } else {
-        Arc::new(AlwaysOpen)
-    };
-    portreeve_client::Settings {
-        program: AGENT.to_owned(),
-        call_limit: CALL_LIMIT,
-        fence,
-        metrics: requests.clone(),
-        outage: outage.clone(),
-    }
 }
 
 fn log_start(config: &Config, enabled: &[Descriptor], connection: &Connection, identity: &str) {

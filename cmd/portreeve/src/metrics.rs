@@ -13,7 +13,7 @@ use portreeve_reconcile::{Descriptor, SystemClock};
 use prometheus::{IntGaugeVec, Opts};
 
 use crate::{
-    Config, Error, client_settings,
+    Config, Error, client,
     feature_gates::{self, FeatureGate},
     logging,
 };
@@ -90,7 +90,7 @@ pub(crate) async fn reference(known: &[Descriptor]) -> Result<String, Error> {
     // An address in the range for documentation.
     let arguments = ["portreeve", "--master=http://192.0.2.1"];
     let config = Config::parse(arguments, known).map_err(Error::Reference)?;
-    let settings = client_settings(true, &metrics.client, &Outage::default());
+    let settings = client::settings(true, &metrics.client, &Outage::default());
     let connection = Connection::open(&config.options.client, settings)
         .await
         .map_err(Error::Connection)?;

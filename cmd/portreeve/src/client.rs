@@ -1,0 +1,30 @@
+//! The settings of the client for the apiserver.
+
+use std::{sync::Arc, time::Duration};
+
+use portreeve_client::{AlwaysOpen, Fence, Outage, ReadOnly};
+
+use crate::AGENT;
+
+/// The time limit of one call to the apiserver.
+const CALL_LIMIT: Duration = Duration::from_secs(30);
+
+/// Returns the settings of a client. In a dry run, its fence is closed.
+pub(crate) fn settings(
+    dry_run: bool,
+    requests: &portreeve_client::Metrics,
+    outage: &Outage,
+) -> portreeve_client::Settings {
+    let fence: Arc<dyn Fence> = if dry_run {
+        Arc::new(ReadOnly)
+    } else {
+        Arc::new(AlwaysOpen)
+    };
+    portreeve_client::Settings {
+        program: AGENT.to_owned(),
+        call_limit: CALL_LIMIT,
+        fence,
+        metrics: requests.clone(),
+        outage: outage.clone(),
+    }
+}
