@@ -7,6 +7,7 @@ mod generated;
 mod installation;
 mod limits;
 mod manifests;
+mod offline;
 mod rows;
 mod table;
 

@@ -6,6 +6,7 @@ use crate::{
     config::FileLocation,
     manifests::Error as ManifestError,
     options::{Config, UsageError},
+    validate::Error as ValidateError,
 };
 
 /// The reason why the daemon ended without a stop request.
@@ -78,6 +79,9 @@ pub enum Error {
     /// A manifest cannot be generated.
     #[error("failed to generate a manifest")]
     Manifest(#[source] ManifestError),
+    /// A file cannot be validated, or an object in it is invalid.
+    #[error(transparent)]
+    Validate(ValidateError),
     /// The flags for the reference of metrics are invalid.
     #[error("failed to generate the reference of metrics")]
     Reference(#[source] UsageError),

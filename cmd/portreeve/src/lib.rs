@@ -17,6 +17,7 @@ mod profile;
 mod registry;
 mod serving;
 mod serving_certificate;
+mod validate;
 mod webhooks;
 
 use std::{io::Write, pin::Pin, process::ExitCode, sync::Arc, time::Duration};
@@ -41,6 +42,7 @@ pub use crate::{
     manifests::Error as ManifestError,
     options::{Config, Options, UsageError},
     registry::CONTROLLERS,
+    validate::Error as ValidateError,
 };
 
 /// The first part of the user agent.
@@ -120,6 +122,12 @@ fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<Worker
                 explain("no FlowSchema printed: leader election is disabled")?;
             }
             print(&flow_schema)
+        }
+        Some(Command::Validate { file }) => {
+            let report = validate::validate(file, known).map_err(Error::Validate)?;
+            print(&report.errors)?;
+            write!(std::io::stderr(), "{}", report.skipped).map_err(Error::Print)?;
+            report.result(file).map_err(Error::Validate)
         }
         Some(Command::Webhooks { controllers, account }) => {
             let webhooks = portreeve_webhook::declared(&enabled(&controllers.controllers)?).map_err(Error::Webhooks)?;

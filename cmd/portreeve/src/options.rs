@@ -129,6 +129,13 @@ pub(crate) enum Command {
     ConfigReference,
     /// Print the families of metrics, in the form of docs/metrics.md
     MetricsReference,
+    /// Check manifests offline, as the apiserver does with the CustomResourceDefinitions of the
+    /// controllers
+    Validate {
+        /// A file with YAML documents or lists; - reads the standard input
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
     /// Print when a schedule runs, or what it means
     #[command(subcommand)]
     Cron(cron::Command),

@@ -113,6 +113,8 @@ fn good() -> Vec<Case> {
         Case::good(crontab("nulls", nulls)),
         Case::good(crontab("least", least)),
         Case::good(crontab("pod", pod)),
+        // Lengths count characters.
+        Case::good(crontab("umlauts", json!({"timeZone": "ä".repeat(64)}))),
         Case::good(foo("example", json!({}))),
         Case::good(policy("empty", &json!({}))),
         Case::good(policy("nothing-limited", &json!({"limits": {}, "defaults": {}}))),
@@ -124,6 +126,8 @@ fn good() -> Vec<Case> {
 }
 
 fn names() -> Vec<Case> {
+    let mut unknown = crontab("unknown", json!({}));
+    unknown["metadata"]["lables"] = json!({});
     let too_long = ["metadata.name can have at most 52 characters", "choose a shorter one"];
     vec![
         Case::good(crontab(&"a".repeat(52), json!({}))),
@@ -137,6 +141,7 @@ fn names() -> Vec<Case> {
         Case::good(policy(&"a".repeat(253), &json!({}))),
         Case::bad(policy(&"a".repeat(254), &json!({})), "metadata.name", &["253"]),
         Case::bad(crontab("Upper", json!({})), "metadata.name", &["RFC 1123"]),
+        Case::bad(unknown, "metadata.lables", &["unknown field"]),
     ]
 }
 

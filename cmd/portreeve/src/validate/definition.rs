@@ -1,0 +1,129 @@
+//! The CRDs of the controllers, prepared for validation.
+
+use jsonschema::{Validator, error::ValidationErrorKind, paths::LocationSegment};
+use kube::core::cel;
+use portreeve_reconcile::Descriptor;
+use serde_json::Value;
+
+use super::{Error, path::FieldPath, schema, structural};
+
+/// Values up to this length are part of a message.
+const MAX_SHOWN: usize = 80;
+
+/// A version of a CRD.
+struct Version {
+    name: String,
+    /// The schema of the CRD, with that of the metadata.
+    schema: Value,
+    validator: Validator,
+}
+
+struct Definition {
+    group: String,
+    kind: String,
+    versions: Vec<Version>,
+}
+
+/// The CRDs of the controllers.
+pub(super) struct Definitions(Vec<Definition>);
+
+impl Definitions {
+    pub(super) fn of(controllers: &[Descriptor]) -> Result<Self, Error> {
+        let mut definitions = Vec::new();
+        for controller in controllers {
+            let failed = |reason: String| Error::Definition {
+                controller: controller.name,
+                reason,
+            };
+            for yaml in controller.crds {
+                let documents: Vec<Value> =
+                    serde_saphyr::from_multiple(yaml).map_err(|error| failed(error.to_string()))?;
+                for document in documents {
+                    definitions.push(Definition::of(&document["spec"]).map_err(failed)?);
+                }
+            }
+        }
+        Ok(Self(definitions))
+    }
+
+    /// Returns the errors of an object, or `None` if no CRD has its kind.
+    pub(super) fn errors(&self, object: &Value) -> Option<Vec<String>> {
+        let (group, version) = object["apiVersion"].as_str()?.split_once('/')?;
+        let mut definitions = self.0.iter();
+        let definition = definitions.find(|it| it.group == group && object["kind"] == it.kind.as_str())?;
+        let versions = &definition.versions;
+        let Some(found) = versions.iter().find(|it| it.name == version) else {
+            let names: Vec<_> = versions.iter().map(|version| &*version.name).collect();
+            let message = format!("apiVersion: unknown version {version:?}; use {}", names.join(" or "));
+            return Some(vec![message]);
+        };
+        Some(found.errors(object))
+    }
+}
+
+impl Definition {
+    fn of(spec: &Value) -> Result<Self, String> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let versions = spec["versions"].as_array().into_iter().flatten();
+        let versions = versions.filter(|version| version["served"] == true).map(|version| {
+            let schema = schema::with_metadata(&version["schema"]["openAPIV3Schema"]);
+            let validator = schema::validator(&schema).map_err(|error| error.to_string())?;
+            Ok(Version {
+                name: text(&version["name"]),
+                schema,
+                validator,
+            })
+        });
+        Ok(Self {
+            group: text(&spec["group"]),
+            kind: text(&spec["names"]["kind"]),
+            versions: versions.collect::<Result<_, String>>()?,
+        })
+    }
+}
+
+impl Version {
+    /// Returns the errors of an object, each with the path of the field. The order is that of the
+    /// apiserver: unknown fields, the schema, then CEL rules on an object that meets the schema.
+    fn errors(&self, object: &Value) -> Vec<String> {
+        let unknown = structural::unknown_fields(&self.schema, object);
+        if !unknown.is_empty() {
+            return unknown;
+        }
+        let mut object = object.clone();
+        structural::drop_nulls(&self.schema, &mut object);
+        let object = cel::apply_defaults(&self.schema, &object);
+        let mut errors: Vec<_> = self
+            .validator
+            .iter_errors(&object)
+            .map(|error| describe(&error))
+            .collect();
+        errors.extend(structural::duplicates(&self.schema, &object));
+        errors.extend(structural::name_errors(&object["metadata"]));
+        if errors.is_empty()
+            && let Err(violations) = cel::Validator::new().validate(&self.schema, &object, None)
+        {
+            errors.extend(violations.iter().map(ToString::to_string));
+        }
+        errors
+    }
+}
+
+/// Returns a message with the path of the field.
+fn describe(error: &jsonschema::ValidationError<'_>) -> String {
+    let mut path = FieldPath::default();
+    for segment in error.instance_path() {
+        path = match segment {
+            LocationSegment::Property(name) => path.field(&name),
+            LocationSegment::Index(index) => path.item(index),
+        };
+    }
+    match error.kind() {
+        ValidationErrorKind::Required { property } => {
+            let path = path.field(property.as_str().unwrap_or_default());
+            format!("{path}: required value")
+        }
+        _ if error.instance().to_string().len() > MAX_SHOWN => format!("{path}: {}", error.masked_with("the value")),
+        _ => format!("{path}: {error}"),
+    }
+}

@@ -1,0 +1,149 @@
+//! `portreeve validate` agrees with the apiserver: it accepts what the CRDs accept, and names the
+//! same field otherwise.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    io::Write as _,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, ensure};
+use proptest::{
+    strategy::{Strategy, ValueTree},
+    test_runner::TestRunner,
+};
+use serde_json::Value;
+
+use super::{
+    generated, rows,
+    table::{Case, Place},
+};
+use crate::fixtures::daemon::PROGRAM;
+
+/// The number of random objects.
+const RANDOM: usize = 200;
+
+/// Runs the command on a text, and returns the exit code, the report and the log.
+fn validate(text: &str) -> Result<(Option<i32>, String, String)> {
+    let mut command = Command::new(PROGRAM);
+    let streams = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut process = streams.args(["validate", "-"]).spawn()?;
+    let mut input = process.stdin.take().context("no standard input")?;
+    let text = text.to_owned();
+    let writer = std::thread::spawn(move || input.write_all(text.as_bytes()));
+    let output = process.wait_with_output()?;
+    writer.join().ok().context("the writer panicked")??;
+    let text = |bytes| String::from_utf8(bytes);
+    Ok((output.status.code(), text(output.stdout)?, text(output.stderr)?))
+}
+
+/// Validates the objects of all rows at once, and compares the report with the rows. The namespaces
+/// number the objects.
+fn ensure_agreement(cases: &[Case]) -> Result<()> {
+    let mut documents = String::new();
+    for (index, case) in cases.iter().enumerate() {
+        let mut object = case.object.clone();
+        object["metadata"]["namespace"] = format!("row-{index}").into();
+        writeln!(documents, "---\n{object}")?;
+    }
+    let (code, report, log) = validate(&documents)?;
+    let mut errors: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
+    for line in report.lines() {
+        let (_, rest) = line.split_once(" row-").with_context(|| line.to_owned())?;
+        let (index, _) = rest.split_once('/').with_context(|| line.to_owned())?;
+        errors.entry(index.parse()?).or_default().push(line);
+    }
+    let mut failures = Vec::new();
+    for (index, case) in cases.iter().enumerate() {
+        let found = errors.get(&index);
+        // Policies and quotas are not part of a CRD.
+        let expected = case.rejection.as_ref().filter(|it| it.place == Place::Definition);
+        let agrees = match (expected, found) {
+            (None, None) => true,
+            (Some(rejection), Some(lines)) => lines.iter().any(|line| line.contains(&rejection.path)),
+            _ => false,
+        };
+        if !agrees {
+            let object = case.object.to_string().chars().take(300).collect::<String>();
+            failures.push(format!("{object}: {:?} but {found:?}", expected.map(|it| &it.path)));
+        }
+    }
+    ensure!(failures.is_empty(), "{}\n{log}", failures.join("\n"));
+    ensure!(code == Some(i32::from(!errors.is_empty())), "{code:?}: {log}");
+    Ok(())
+}
+
+#[test]
+fn the_command_agrees_with_the_apiserver_on_the_whole_table() -> Result<()> {
+    ensure_agreement(&super::table()?)
+}
+
+/// Another test sends such objects to the apiserver.
+#[test]
+fn the_command_finds_the_broken_field_of_random_objects() -> Result<()> {
+    let mut runner = TestRunner::deterministic();
+    let random = || {
+        let tree = generated::cases().new_tree(&mut runner);
+        tree.map(|tree| tree.current())
+            .map_err(|error| anyhow::anyhow!("{error}"))
+    };
+    let cases: Vec<Case> = std::iter::repeat_with(random).take(RANDOM).collect::<Result<_>>()?;
+    ensure_agreement(&cases)
+}
+
+#[test]
+fn lists_unknown_kinds_and_unreadable_files_are_reported() -> Result<()> {
+    let crontab = rows::crontab("a", serde_json::json!({}));
+    let foo: Value = serde_json::json!({
+        "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo",
+        "metadata": {"name": "b", "namespace": "default"}, "spec": {"deploymentName": "web", "replicas": 11},
+    });
+    let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": [crontab, foo]});
+    let (code, report, log) = validate(&list.to_string())?;
+    let expected = "-: Foo default/b: spec.replicas: 11 is greater than the maximum of 10\n";
+    ensure!(code == Some(1) && report == expected, "{report}{log}");
+    ensure!(log == "error: 1 of 2 objects in - are invalid\n", "{log}");
+
+    let other = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web, namespace: default}\n---\n";
+    let (code, report, log) = validate(other)?;
+    ensure!(code == Some(0) && report.is_empty(), "{report}{log}");
+    let expected = "-: skipped Deployment default/web: no controller has a definition of apps/v1\n";
+    ensure!(log == expected, "{log}");
+
+    let newer = crontab
+        .to_string()
+        .replace("stable.example.com/v1", "stable.example.com/v9");
+    let (code, report, log) = validate(&newer)?;
+    ensure!(
+        code == Some(1) && report.contains("unknown version \"v9\"; use v1"),
+        "{report}{log}"
+    );
+
+    let (code, report, log) = validate("a: b\nc: [d\n")?;
+    ensure!(code == Some(1) && report.is_empty(), "{report}{log}");
+    ensure!(log.contains("failed to parse -") && log.contains("line"), "{log}");
+
+    let output = Command::new(PROGRAM)
+        .args(["validate", "/does/not/exist.yaml"])
+        .output()?;
+    let log = String::from_utf8(output.stderr)?;
+    ensure!(
+        output.status.code() == Some(1) && log.contains("failed to read /does/not/exist.yaml"),
+        "{log}"
+    );
+    Ok(())
+}
+
+#[test]
+fn the_samples_are_valid() -> Result<()> {
+    for entry in std::fs::read_dir(crate::manifests::root().join("deploy/samples"))? {
+        let path = entry?.path();
+        let output = Command::new(PROGRAM).arg("validate").arg(&path).output()?;
+        ensure!(output.status.success(), "{}: {output:?}", path.display());
+    }
+    Ok(())
+}
