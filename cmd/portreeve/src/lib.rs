@@ -20,7 +20,7 @@ mod serving_certificate;
 mod validate;
 mod webhooks;
 
-use std::{io::Write, pin::Pin, process::ExitCode, sync::Arc, time::Duration};
+use std::{io::Write, path::Path, pin::Pin, process::ExitCode, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use portreeve_client::{Connection, Outage, error_chain};
@@ -123,12 +123,7 @@ fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<Worker
             }
             print(&flow_schema)
         }
-        Some(Command::Validate { file }) => {
-            let report = validate::validate(file, known).map_err(Error::Validate)?;
-            print(&report.errors)?;
-            write!(std::io::stderr(), "{}", report.skipped).map_err(Error::Print)?;
-            report.result(file).map_err(Error::Validate)
-        }
+        Some(Command::Validate { file }) => validate(file, known),
         Some(Command::Webhooks { controllers, account }) => {
             let webhooks = portreeve_webhook::declared(&enabled(&controllers.controllers)?).map_err(Error::Webhooks)?;
             if webhooks.is_empty() {
@@ -145,6 +140,14 @@ fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<Worker
         },
         None => daemon(config, known, log),
     }
+}
+
+/// Prints the errors of the objects in a file to stdout, and what was skipped to stderr.
+fn validate(file: &Path, known: &[Descriptor]) -> Result<(), Error> {
+    let report = validate::validate(file, known).map_err(Error::Validate)?;
+    write!(std::io::stdout(), "{}", report.errors).map_err(Error::Print)?;
+    write!(std::io::stderr(), "{}", report.skipped).map_err(Error::Print)?;
+    report.result(file).map_err(Error::Validate)
 }
 
 /// Returns docs/metrics.md, in a runtime that ends before any task of a controller runs.
