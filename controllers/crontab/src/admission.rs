@@ -1,8 +1,8 @@
 //! The webhook of CronTabs: what the definition cannot express, because it needs to parse a
 //! schedule or to know time zones.
 //!
-//! Only a changed schedule is reviewed, so that a CronTab that was stored without the webhook can
-//! still be changed.
+//! Only a changed field is rejected, so that a CronTab that was stored without the webhook can still
+//! be changed.
 //!
 //! Architecture Invariant: pure. The time is an argument.
 
@@ -78,7 +78,8 @@ fn validate(review: &Review<'_, ReviewedCronTab>) -> Verdict {
     let Some(spec) = &review.new.spec else {
         return Verdict::new();
     };
-    if review.old.as_ref().and_then(|old| old.spec.as_ref()) == Some(spec) {
+    let old = review.old.as_ref().and_then(|old| old.spec.as_ref());
+    if old == Some(spec) {
         return Verdict::new();
     }
     let uid = &review.new.metadata.uid;
@@ -86,37 +87,68 @@ fn validate(review: &Review<'_, ReviewedCronTab>) -> Verdict {
         .map_err(|error| FieldError::invalid(SCHEDULE, &spec.schedule, error));
     let name = spec.time_zone.as_deref().unwrap_or_default();
     let zone = load_zone(name).map_err(|error| FieldError::invalid("spec.timeZone", name, error));
+    let is_rescheduled = old.is_none_or(|old| old.schedule != spec.schedule);
+    let is_moved = old.is_none_or(|old| old.time_zone != spec.time_zone);
     match (schedule, zone) {
-        (Ok(schedule), Ok(zone)) => judge(review, spec, &schedule, &zone),
-        (schedule, zone) => Verdict {
-            errors: schedule.err().into_iter().chain(zone.err()).collect(),
-            warnings: Vec::new(),
-        },
+        (Ok(schedule), Ok(zone)) => {
+            let errors = if is_rescheduled {
+                rejections(review, spec, &schedule, &zone)
+            } else {
+                Vec::new()
+            };
+            let warnings = warnings(review, spec, &schedule, &zone);
+            Verdict { errors, warnings }
+        }
+        (schedule, zone) => {
+            let schedule = schedule.err().filter(|_| is_rescheduled);
+            let zone = zone.err().filter(|_| is_moved);
+            Verdict {
+                errors: schedule.into_iter().chain(zone).collect(),
+                warnings: Vec::new(),
+            }
+        }
     }
 }
 
-fn judge(review: &Review<'_, ReviewedCronTab>, spec: &ReviewedSpec, schedule: &Schedule, zone: &TimeZone) -> Verdict {
-    let mut verdict = Verdict::new();
-    let policy = match spec.dst_policy {
-        DstPolicyName::Once => DstPolicy::Once,
-        DstPolicyName::Kubernetes => DstPolicy::Kubernetes,
-    };
-    if schedule.next(review.now, zone, policy).is_none() {
+/// Returns why a schedule that can be parsed is rejected.
+fn rejections(
+    review: &Review<'_, ReviewedCronTab>,
+    spec: &ReviewedSpec,
+    schedule: &Schedule,
+    zone: &TimeZone,
+) -> Vec<FieldError> {
+    if schedule.next(review.now, zone, policy(spec)).is_none() {
         let message = "it never runs: no day within five years matches all fields";
-        return verdict.error(FieldError::invalid(SCHEDULE, &spec.schedule, message));
+        return vec![FieldError::invalid(SCHEDULE, &spec.schedule, message)];
     }
-    match review.parameters {
-        Some([]) => {}
-        Some(_) => verdict.errors = violations(review, spec, schedule),
-        None => verdict = verdict.warning("spec.schedule: the minimum interval of the namespace was not checked"),
+    violations(review, spec, schedule)
+}
+
+/// Returns what the user should know about a CronTab that can run.
+fn warnings(
+    review: &Review<'_, ReviewedCronTab>,
+    spec: &ReviewedSpec,
+    schedule: &Schedule,
+    zone: &TimeZone,
+) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if review.parameters.is_none() {
+        warnings.push("spec.schedule: the minimum interval of the namespace was not checked".to_owned());
     }
     if spec.starting_deadline_seconds == Some(0) {
-        verdict = verdict.warning("spec.startingDeadlineSeconds: with 0, no run ever starts in time");
+        warnings.push("spec.startingDeadlineSeconds: with 0, no run ever starts in time".to_owned());
     }
-    if policy == DstPolicy::Kubernetes {
-        verdict.warnings.extend(clock_change(schedule, zone, review.now));
+    if policy(spec) == DstPolicy::Kubernetes {
+        warnings.extend(clock_change(schedule, zone, review.now));
     }
-    verdict
+    warnings
+}
+
+fn policy(spec: &ReviewedSpec) -> DstPolicy {
+    match spec.dst_policy {
+        DstPolicyName::Once => DstPolicy::Once,
+        DstPolicyName::Kubernetes => DstPolicy::Kubernetes,
+    }
 }
 
 /// Returns an error for each policy of the namespace whose minimum interval is longer than the

@@ -67,7 +67,24 @@ fn schedules_that_can_never_work_are_errors() {
 }
 
 #[test]
-fn only_a_changed_schedule_is_reviewed() {
+fn only_a_changed_field_is_rejected() {
+    let both = crontab(&json!({"schedule": "61 * * * *", "timeZone": "Atlantis"}));
+    let one = crontab(&json!({"schedule": "61 * * * *", "timeZone": "UTC"}));
+    let none = crontab(&json!({"schedule": "@daily", "timeZone": "UTC"}));
+    assert_eq!(review(Some(both.clone()), one.clone(), Some(&[])), Verdict::new());
+    assert_eq!(review(Some(both), none.clone(), Some(&[])), Verdict::new());
+    assert_eq!(review(Some(none), one, Some(&[])).errors.len(), 1);
+    let limited = [Arc::new(
+        json!({"metadata": {"name": "a"}, "spec": {"limits": {"minIntervalSeconds": 300}}}),
+    )];
+    let often = crontab(&json!({"schedule": "* * * * *"}));
+    let moved = crontab(&json!({"schedule": "* * * * *", "timeZone": "Europe/Berlin"}));
+    assert_eq!(review(None, often.clone(), Some(&limited)).errors.len(), 1);
+    assert_eq!(review(Some(often), moved, Some(&limited)), Verdict::new());
+}
+
+#[test]
+fn a_schedule_that_was_stored_without_the_webhook_can_be_suspended() {
     let broken = crontab(&json!({"schedule": "61 * * * *", "suspend": false}));
     let suspended = crontab(&json!({"schedule": "61 * * * *", "suspend": true}));
     assert_eq!(review(Some(broken.clone()), suspended, Some(&[])), Verdict::new());
