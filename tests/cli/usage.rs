@@ -35,6 +35,7 @@ fn help_groups_the_flags() -> Result<()> {
         "Apiserver",
         "Secure serving",
         "Authentication and authorization",
+        "Admission webhooks",
         "Logs",
     ];
     expected.extend(portreeve::CONTROLLERS.iter().map(|controller| controller.name));

@@ -261,7 +261,7 @@ async fn a_certificate_of_somebody_else_is_served_and_its_faults_are_reported() 
     let after = failures().await?;
     ensure!(after > before, "{after} failures are counted");
     daemon
-        .wait_for_line(&["the secret of the serving certificate does not exist"])
+        .wait_for_line(&["waiting for the secret of the serving certificate"])
         .await?;
     ensure!(!daemon.log()?.contains("PRIVATE"));
     Ok(())

@@ -135,7 +135,7 @@ impl SecretCertificate {
         if state.problem.as_deref() != Some(problem) {
             tracing::warn!(
                 secret = self.secret,
-                "the secret of the serving certificate does not exist"
+                "waiting for the secret of the serving certificate, which does not exist"
             );
         }
         (state.last, state.problem) = (None, Some(problem.to_owned()));
@@ -173,7 +173,7 @@ impl SecretCertificate {
                     tracing::warn!(
                         secret = self.secret,
                         err = problem,
-                        "the secret has no usable serving certificate"
+                        "keeping previous serving certificate, because the secret has no usable one"
                     );
                 }
                 state.problem = Some(problem);

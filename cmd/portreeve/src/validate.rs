@@ -133,9 +133,21 @@ fn check(file: &str, object: Value, definitions: &Definitions, report: &mut Repo
         }
         return;
     }
+    // The apiserver ignores the status of a new object.
+    members.remove("status");
     let object = Value::Object(members);
     let name = name_of(&object);
     match definitions.errors(&object) {
+        None if definitions.covers(&object) => {
+            report.checked += 1;
+            report.invalid += 1;
+            let kinds = definitions.kinds();
+            writeln!(
+                report.errors,
+                "{file}: {name}: unknown kind or apiVersion; the known ones are {kinds}"
+            )
+            .ok();
+        }
         None => {
             let version = object["apiVersion"].as_str().unwrap_or_default();
             writeln!(

@@ -47,7 +47,7 @@ pub(crate) async fn bind(options: &Options, enabled: &[Descriptor]) -> Result<Op
     let server = Server::bind_port(port, allowed, MAX_CONNECTIONS, &options.serving).map_err(Error::Serving)?;
     let Some(server) = server else { return Ok(None) };
     if webhooks.is_empty() {
-        tracing::warn!("no enabled controller has webhooks: --webhook-port serves only /readyz");
+        tracing::warn!("serving only /readyz on --webhook-port, because no enabled controller has webhooks");
     }
     let access = match ca {
         Some(path) => CertificateAccess::from_file(CLIENT_CA_FLAG, path)

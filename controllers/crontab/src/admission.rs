@@ -15,9 +15,10 @@ use portreeve_reconcile::admission::{FieldError, Review, Verdict, Webhook};
 use serde::Deserialize;
 
 const SCHEDULE: &str = "spec.schedule";
-/// The number of runs between which the shortest interval is searched: those of two days, if there
-/// is one in each minute.
-const COMPARED_RUNS: usize = 2 * 24 * 60;
+/// A day in seconds.
+const DAY: i64 = 24 * 60 * 60;
+/// The number of days with runs among which two in a row are searched: those of five years.
+const SEARCHED_DAYS: usize = 5 * 366;
 /// How far ahead changes of the clock are searched.
 const CLOCK_CHANGES_WITHIN: SignedDuration = SignedDuration::from_hours(366 * 24);
 /// Longer than any change of the clock.
@@ -91,7 +92,9 @@ fn validate(review: &Review<'_, ReviewedCronTab>) -> Verdict {
     let is_moved = old.is_none_or(|old| old.time_zone != spec.time_zone);
     match (schedule, zone) {
         (Ok(schedule), Ok(zone)) => {
-            let errors = if is_rescheduled {
+            // Nobody has checked a schedule whose time zone was unknown.
+            let was_unknown = old.is_some_and(|old| load_zone(old.time_zone.as_deref().unwrap_or_default()).is_err());
+            let errors = if is_rescheduled || was_unknown {
                 rejections(review, spec, &schedule, &zone)
             } else {
                 Vec::new()
@@ -159,8 +162,8 @@ fn violations(review: &Review<'_, ReviewedCronTab>, spec: &ReviewedSpec, schedul
         Some((policy.metadata.name, minimum))
     });
     let minimums: Vec<_> = minimums.collect();
-    let lowest = minimums.iter().map(|(_, minimum)| *minimum).min();
-    let Some(shortest) = lowest.and_then(|lowest| shortest_interval(schedule, review.now, lowest)) else {
+    let Some(shortest) = shortest_interval(&spec.schedule, schedule, review.now).filter(|_| !minimums.is_empty())
+    else {
         return Vec::new();
     };
     let violated = minimums.into_iter().filter(|(_, minimum)| shortest < *minimum);
@@ -175,23 +178,52 @@ fn violations(review: &Review<'_, ReviewedCronTab>, spec: &ReviewedSpec, schedul
         .collect()
 }
 
-/// Returns the shortest interval between two runs in seconds, by UTC. Stops at one that is shorter
-/// than `enough`.
-fn shortest_interval(schedule: &Schedule, now: Timestamp, enough: i64) -> Option<i64> {
-    let mut shortest: Option<i64> = None;
-    let mut last = schedule.next(now, &TimeZone::UTC, DstPolicy::Kubernetes)?;
-    for _ in 0..COMPARED_RUNS {
-        let Some(next) = schedule.next(last, &TimeZone::UTC, DstPolicy::Kubernetes) else {
-            break;
-        };
-        let interval = next.duration_since(last).as_secs();
-        shortest = Some(shortest.map_or(interval, |shortest| shortest.min(interval)));
-        if shortest < Some(enough) {
-            break;
-        }
-        last = next;
+/// Returns the shortest interval between two runs in seconds, by UTC.
+///
+/// All days with runs have the same times. So it is the shortest interval within one day, or the
+/// one across midnight if there are runs on two days in a row.
+fn shortest_interval(text: &str, schedule: &Schedule, now: Timestamp) -> Option<i64> {
+    let next = |after| schedule.next(after, &TimeZone::UTC, DstPolicy::Kubernetes);
+    let first = next(now)?;
+    if text.starts_with("@every") {
+        return Some(seconds(first, next(first)?));
     }
-    shortest
+    let begin = next(midnight(first)?)?;
+    let (mut last, mut shortest) = (begin, i64::MAX);
+    while let Some(run) = next(last).filter(|run| midnight(*run) == midnight(begin)) {
+        shortest = shortest.min(seconds(last, run));
+        last = run;
+    }
+    let across = DAY - seconds(begin, last);
+    if across < shortest && has_adjacent_days(begin, next) {
+        shortest = across;
+    }
+    Some(shortest)
+}
+
+/// Returns whether there are runs on two days in a row within the years in which runs are searched.
+fn has_adjacent_days(begin: Timestamp, next: impl Fn(Timestamp) -> Option<Timestamp>) -> bool {
+    let mut day = midnight(begin);
+    for _ in 0..SEARCHED_DAYS {
+        let Some(following) = day.and_then(|day| day.checked_add(SignedDuration::from_secs(DAY)).ok()) else {
+            return false;
+        };
+        let run_day = next(following).and_then(midnight);
+        if run_day == Some(following) {
+            return true;
+        }
+        day = run_day;
+    }
+    false
+}
+
+/// Returns the second before the day begins, by UTC, so that the next run may be at its begin.
+fn midnight(time: Timestamp) -> Option<Timestamp> {
+    Timestamp::from_second(time.as_second().div_euclid(DAY) * DAY - 1).ok()
+}
+
+fn seconds(from: Timestamp, to: Timestamp) -> i64 {
+    to.duration_since(from).as_secs()
 }
 
 /// Returns a warning if the next changes of the clock skip or repeat runs.

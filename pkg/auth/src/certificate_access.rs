@@ -1,6 +1,10 @@
 //! Access control for a listener whose only client is the apiserver.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use futures::future::BoxFuture;
 use http::HeaderMap;
@@ -26,6 +30,21 @@ struct CaFile {
     flag: &'static str,
     path: PathBuf,
     bundle: RwLock<CaBundle>,
+    has_rejected: AtomicBool,
+}
+
+impl CaFile {
+    /// Logs the first rejection: if it is the apiserver's, all of its calls fail.
+    fn report(&self, reason: String) -> String {
+        if !self.has_rejected.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                reason,
+                flag = self.flag,
+                "rejecting a request without a valid client certificate; further ones are not logged"
+            );
+        }
+        reason
+    }
 }
 
 impl CertificateAccess {
@@ -48,6 +67,7 @@ impl CertificateAccess {
                 flag,
                 path,
                 bundle: RwLock::new(bundle),
+                has_rejected: AtomicBool::new(false),
             }),
         })
     }
@@ -64,7 +84,7 @@ impl AccessControl for CertificateAccess {
                 return Ok(User::anonymous());
             };
             let subject = ca.bundle.read().verify(certificates, UnixTime::now());
-            let subject = subject.map_err(|error| error_chain(&error))?;
+            let subject = subject.map_err(|error| ca.report(error_chain(&error)))?;
             Ok(subject.into_user().unwrap_or_else(User::anonymous))
         })
     }
@@ -72,10 +92,10 @@ impl AccessControl for CertificateAccess {
     fn authorize<'a>(&'a self, user: &'a User, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<Decision, String>> {
         Box::pin(async move {
             match &self.ca {
-                Some(ca) if user.is_anonymous() => Ok(Decision::Denied(format!(
-                    "present a client certificate of a CA in {}",
-                    ca.flag
-                ))),
+                Some(ca) if user.is_anonymous() => {
+                    let reason = format!("present a client certificate of a CA in {}", ca.flag);
+                    Ok(Decision::Denied(ca.report(reason)))
+                }
                 _ => Ok(Decision::Allowed),
             }
         })
@@ -83,7 +103,7 @@ impl AccessControl for CertificateAccess {
 
     fn maintain(&self) -> BoxFuture<'_, String> {
         Box::pin(async {
-            let Some(CaFile { flag, path, bundle }) = &self.ca else {
+            let Some(CaFile { flag, path, bundle, .. }) = &self.ca else {
                 return std::future::pending().await;
             };
             let mut last_failure = None;

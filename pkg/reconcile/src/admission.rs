@@ -50,7 +50,7 @@ pub enum FailurePolicy {
 #[derive(Clone)]
 pub enum WebhookHandler {
     /// Returns the object with defaults. It may get any JSON, because nobody has validated the
-    /// object, and it may get its own result.
+    /// object.
     Default(fn(Value) -> Value),
     /// Decides whether an object may be stored.
     Validate(Validate),
@@ -86,8 +86,8 @@ impl<T> Review<'_, T> {
 }
 
 impl Webhook {
-    /// Returns a webhook that sets defaults when an object is created or updated. While it cannot
-    /// be called, objects are stored without them.
+    /// Returns a webhook that sets defaults when an object is created. While it cannot be called,
+    /// objects are stored without them.
     pub fn defaulting(name: &'static str, resource: Resource, default: fn(Value) -> Value) -> Self {
         Self::new(name, resource, WebhookHandler::Default(default))
     }

@@ -2,6 +2,8 @@
 
 use kube::core::admission::Operation;
 
+use crate::complexity;
+
 /// The response to a request.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -42,6 +44,9 @@ pub(crate) enum BadRequest {
         kind: &'static str,
         source: serde_json::Error,
     },
+    /// It would take too much memory.
+    #[error("the body has more than {} values", complexity::MOST_VALUES)]
+    TooComplex,
     /// It has another version or kind.
     #[error("expected {expected}, not {actual}")]
     OtherType { expected: String, actual: String },

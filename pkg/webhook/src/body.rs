@@ -7,8 +7,12 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 /// The largest body: an update carries two objects, and etcd stores objects of up to 1.5 MiB, to
 /// which JSON may add escapes. The limit is that of controller-runtime.
 pub(crate) const LARGEST: usize = 7 * 1024 * 1024;
-/// The most bytes of all bodies that are being read. More than that waits.
+/// The most bytes of all bodies that are being read, without those that are free. More than that
+/// waits.
 const MOST_BUFFERED: usize = 32 * 1024 * 1024;
+/// The bytes of each body that do not wait. Nearly all objects are smaller, so that slow clients
+/// with large bodies do not delay them.
+const FREE: usize = 64 * 1024;
 
 /// A body that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -42,8 +46,9 @@ impl Buffers {
             if read.len() + data.len() > LARGEST {
                 return Err(Error::TooLong);
             }
+            let (before, after) = (read.len().max(FREE), (read.len() + data.len()).max(FREE));
             // At most `LARGEST`, which is far below `u32::MAX`.
-            let length = u32::try_from(data.len()).unwrap_or(u32::MAX);
+            let length = u32::try_from(after - before).unwrap_or(u32::MAX);
             permits.push(self.0.acquire_many(length).await.map_err(|_| Error::Closing)?);
             read.extend_from_slice(&data);
         }

@@ -30,13 +30,12 @@ use crate::{
     Metrics,
     answer::{Answer, BadRequest},
     body::Buffers,
+    complexity::is_too_complex,
     conversion, review,
 };
 
-/// The time limit of a call that names none. The configurations set 5 s.
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest time limit that an apiserver sets.
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest time limit of a call, also of one that names none. The configurations set 5 s.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns the objects of a resource in a namespace, or `None` if they are not known.
 pub type ParameterLister = Arc<dyn Fn(&Resource, &str) -> Option<Vec<Arc<Value>>> + Send + Sync>;
@@ -154,6 +153,9 @@ impl Endpoint {
     }
 
     fn answer(&self, body: &[u8], now: Timestamp) -> Result<Answer, BadRequest> {
+        if is_too_complex(body) {
+            return Err(BadRequest::TooComplex);
+        }
         if let WebhookHandler::Convert(convert) = self.webhook.handler {
             return conversion::answer(body, convert);
         }
@@ -189,7 +191,7 @@ fn time_limit(query: Option<&str>) -> Duration {
     let mut pairs = query.unwrap_or_default().split('&');
     let given = pairs.find_map(|pair| pair.strip_prefix("timeout="));
     let given = given.and_then(|text| parse_duration(text).ok());
-    given.unwrap_or(DEFAULT_TIMEOUT).min(LONGEST_TIMEOUT) * 9 / 10
+    given.unwrap_or(LONGEST_TIMEOUT).min(LONGEST_TIMEOUT) * 9 / 10
 }
 
 #[cfg(test)]

@@ -123,6 +123,23 @@ fn lists_unknown_kinds_and_unreadable_files_are_reported() -> Result<()> {
         "{report}{log}"
     );
 
+    for (from, to) in [
+        ("CronTab", "crontab"),
+        ("CronTab", "CronTabb"),
+        ("apiVersion", "version"),
+    ] {
+        let misspelt = crontab.to_string().replacen(from, to, 1);
+        let (code, report, log) = validate(&misspelt)?;
+        ensure!(
+            code == Some(1) && report.contains("unknown kind or apiVersion"),
+            "{misspelt}: {report}{log}"
+        );
+    }
+    let mut with_status = crontab.clone();
+    with_status["status"] = serde_json::json!({"active": "none"});
+    let (code, report, log) = validate(&with_status.to_string())?;
+    ensure!(code == Some(0), "the apiserver ignores a status: {report}{log}");
+
     let (code, report, log) = validate("a: b\nc: [d\n")?;
     ensure!(code == Some(1) && report.is_empty(), "{report}{log}");
     ensure!(log.contains("failed to parse -") && log.contains("line"), "{log}");

@@ -85,8 +85,10 @@ fn entry(webhook: &Webhook, account: &Account) -> Value {
         entry["objectSelector"] = json!({ "matchExpressions": [{ "key": label, "operator": "Exists" }] });
     }
     if matches!(webhook.handler, WebhookHandler::Default(_)) {
-        // Another webhook may remove or add what a default depends on.
-        entry["reinvocationPolicy"] = "IfNeeded".into();
+        // A default for an update would replace a field that somebody removes. A second call would
+        // double the time that an outage delays a write.
+        entry["rules"][0]["operations"] = json!(["CREATE"]);
+        entry["reinvocationPolicy"] = "Never".into();
     }
     entry
 }

@@ -46,6 +46,24 @@ impl Definitions {
         Ok(Self(definitions))
     }
 
+    /// Returns whether an object whose kind no CRD has is probably meant to be of one: it has no
+    /// `apiVersion`, one of these groups, or one of these kinds in another case.
+    pub(super) fn covers(&self, object: &Value) -> bool {
+        let Some(version) = object["apiVersion"].as_str() else {
+            return true;
+        };
+        let (group, _) = version.split_once('/').unwrap_or_default();
+        let kind = object["kind"].as_str().unwrap_or_default();
+        let mut definitions = self.0.iter();
+        definitions.any(|it| it.group == group || it.kind.eq_ignore_ascii_case(kind))
+    }
+
+    /// Returns the kinds, for a message.
+    pub(super) fn kinds(&self) -> String {
+        let kinds = self.0.iter().map(|it| format!("{} of {}", it.kind, it.group));
+        kinds.collect::<Vec<_>>().join(", ")
+    }
+
     /// Returns the errors of an object, or `None` if no CRD has its kind.
     pub(super) fn errors(&self, object: &Value) -> Option<Vec<String>> {
         let (group, version) = object["apiVersion"].as_str()?.split_once('/')?;

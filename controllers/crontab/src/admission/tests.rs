@@ -68,15 +68,18 @@ fn schedules_that_can_never_work_are_errors() {
 
 #[test]
 fn only_a_changed_field_is_rejected() {
+    let limited = [Arc::new(
+        json!({"metadata": {"name": "a"}, "spec": {"limits": {"minIntervalSeconds": 300}}}),
+    )];
+    let unknown = crontab(&json!({"schedule": "* * * * *", "timeZone": "Atlantis"}));
+    let known = crontab(&json!({"schedule": "* * * * *", "timeZone": "UTC"}));
+    assert_eq!(review(Some(unknown), known, Some(&limited)).errors.len(), 1);
     let both = crontab(&json!({"schedule": "61 * * * *", "timeZone": "Atlantis"}));
     let one = crontab(&json!({"schedule": "61 * * * *", "timeZone": "UTC"}));
     let none = crontab(&json!({"schedule": "@daily", "timeZone": "UTC"}));
     assert_eq!(review(Some(both.clone()), one.clone(), Some(&[])), Verdict::new());
     assert_eq!(review(Some(both), none.clone(), Some(&[])), Verdict::new());
     assert_eq!(review(Some(none), one, Some(&[])).errors.len(), 1);
-    let limited = [Arc::new(
-        json!({"metadata": {"name": "a"}, "spec": {"limits": {"minIntervalSeconds": 300}}}),
-    )];
     let often = crontab(&json!({"schedule": "* * * * *"}));
     let moved = crontab(&json!({"schedule": "* * * * *", "timeZone": "Europe/Berlin"}));
     assert_eq!(review(None, often.clone(), Some(&limited)).errors.len(), 1);
@@ -111,8 +114,16 @@ fn the_shortest_interval_of_the_namespace_is_checked() {
         ("0,59 0,23 * * *", 2),
         ("0 0,23 * * *", 0),
         ("0 0 1 1 *", 0),
+        ("0,30 0 1 1 *", 1),
     ] {
         let verdict = review(None, crontab(&json!({"schedule": schedule})), Some(&policies));
+        assert_eq!(verdict.errors.len(), violated, "{schedule}: {verdict:?}");
+    }
+    let two_hours = [policy("two-hours", 7200)];
+    // Runs at 0:00 and at 23:00 are an hour apart if there are two days in a row with runs, which
+    // `1-31/2` has only at the ends of months.
+    for (schedule, violated) in [("0 0,23 1-31/2 * *", 1), ("0 0,23 1-15/2 * *", 0), ("0 0,23 * * *", 1)] {
+        let verdict = review(None, crontab(&json!({"schedule": schedule})), Some(&two_hours));
         assert_eq!(verdict.errors.len(), violated, "{schedule}: {verdict:?}");
     }
     check(
