@@ -1,5 +1,5 @@
-//! The output of `portreeve crds`, `policies`, `rbac`, `fence`, `flowschema` and `webhooks`, applied
-//! to a real apiserver.
+//! The output of `portreeve crds`, `policies`, `rbac`, `fence`, `flowschema` and `webhooks`,
+//! applied to a real apiserver.
 
 use anyhow::{Result, ensure};
 use kube::api::PatchParams;

@@ -1,8 +1,8 @@
 //! The webhook of CronTabs: what the definition cannot express, because it needs to parse a
 //! schedule or to know time zones.
 //!
-//! Only a changed field is rejected, so that a CronTab that was stored without the webhook can still
-//! be changed.
+//! Only a changed field is rejected, so that a CronTab that was stored without the webhook can
+//! still be changed.
 //!
 //! Architecture Invariant: pure. The time is an argument.
 

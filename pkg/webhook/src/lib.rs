@@ -7,8 +7,8 @@
 //!
 //! Architecture Invariant: only `review.rs` knows `AdmissionReview`, and only `conversion.rs` knows
 //! `ConversionReview`. Both are pure.
-//! Architecture Invariant: a request has a time limit. The memory of all bodies together is bounded,
-//! and only one of them is decoded at a time. Objects never reach a log.
+//! Architecture Invariant: a request has a time limit. The memory of all bodies together is
+//! bounded, and only one of them is decoded at a time. Objects never reach a log.
 
 mod answer;
 mod body;
