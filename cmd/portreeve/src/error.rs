@@ -6,7 +6,6 @@ use crate::{
     config::FileLocation,
     manifests::Error as ManifestError,
     options::{Config, UsageError},
-    validate::Error as ValidateError,
 };
 
 /// The reason why the daemon ended without a stop request.
@@ -80,8 +79,9 @@ pub enum Error {
     #[error("failed to generate a manifest")]
     Manifest(#[source] ManifestError),
     /// A file cannot be validated, or an object in it is invalid.
+    #[cfg(feature = "validate")]
     #[error(transparent)]
-    Validate(ValidateError),
+    Validate(crate::validate::Error),
     /// The flags for the reference of metrics are invalid.
     #[error("failed to generate the reference of metrics")]
     Reference(#[source] UsageError),

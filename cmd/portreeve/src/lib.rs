@@ -17,10 +17,11 @@ mod profile;
 mod registry;
 mod serving;
 mod serving_certificate;
+#[cfg(feature = "validate")]
 mod validate;
 mod webhooks;
 
-use std::{io::Write, path::Path, pin::Pin, process::ExitCode, sync::Arc, time::Duration};
+use std::{io::Write, pin::Pin, process::ExitCode, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use portreeve_client::{Connection, Outage, error_chain};
@@ -36,13 +37,14 @@ use tokio::{
 use tracing_appender::non_blocking::WorkerGuard;
 
 use crate::options::{Command, ListFormat};
+#[cfg(feature = "validate")]
+pub use crate::validate::Error as ValidateError;
 pub use crate::{
     config::{Error as ConfigError, FileLocation, Problem},
     error::Error,
     manifests::Error as ManifestError,
     options::{Config, Options, UsageError},
     registry::CONTROLLERS,
-    validate::Error as ValidateError,
 };
 
 /// The first part of the user agent.
@@ -123,6 +125,7 @@ fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<Worker
             }
             print(&flow_schema)
         }
+        #[cfg(feature = "validate")]
         Some(Command::Validate { file }) => validate(file, known),
         Some(Command::Webhooks { controllers, account }) => {
             let webhooks = portreeve_webhook::declared(&enabled(&controllers.controllers)?).map_err(Error::Webhooks)?;
@@ -143,7 +146,8 @@ fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<Worker
 }
 
 /// Prints the errors of the objects in a file to stdout, and what was skipped to stderr.
-fn validate(file: &Path, known: &[Descriptor]) -> Result<(), Error> {
+#[cfg(feature = "validate")]
+fn validate(file: &std::path::Path, known: &[Descriptor]) -> Result<(), Error> {
     let report = validate::validate(file, known).map_err(Error::Validate)?;
     write!(std::io::stdout(), "{}", report.errors).map_err(Error::Print)?;
     write!(std::io::stderr(), "{}", report.skipped).map_err(Error::Print)?;

@@ -131,6 +131,7 @@ pub(crate) enum Command {
     MetricsReference,
     /// Check manifests offline, as the apiserver does with the CustomResourceDefinitions of the
     /// controllers
+    #[cfg(feature = "validate")]
     Validate {
         /// A file with YAML documents or lists; - reads the standard input
         #[arg(value_name = "FILE")]

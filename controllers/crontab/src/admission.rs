@@ -162,8 +162,10 @@ fn violations(review: &Review<'_, ReviewedCronTab>, spec: &ReviewedSpec, schedul
         Some((policy.metadata.name, minimum))
     });
     let minimums: Vec<_> = minimums.collect();
-    let Some(shortest) = shortest_interval(&spec.schedule, schedule, review.now).filter(|_| !minimums.is_empty())
-    else {
+    if minimums.is_empty() {
+        return Vec::new();
+    }
+    let Some(shortest) = shortest_interval(&spec.schedule, schedule, review.now) else {
         return Vec::new();
     };
     let violated = minimums.into_iter().filter(|(_, minimum)| shortest < *minimum);
