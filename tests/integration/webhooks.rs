@@ -9,7 +9,7 @@ mod shutdown;
 use anyhow::{Result, ensure};
 use http::StatusCode;
 use kube::{
-    Api,
+    Api, Client,
     api::{Patch, PatchParams},
 };
 use portreeve_api::{CRONTABS, FOOS, Foo};
@@ -163,5 +163,26 @@ async fn an_apply_is_reviewed_as_a_whole() -> Result<()> {
         .patch("a", &PatchParams::apply("one"), &Patch::Apply(&partial))
         .await?;
     ensure!(applied.spec.deployment_name == "a", "{applied:?}");
+    Ok(())
+}
+
+/// The replicas' own account and the control plane's namespace never depend on the webhooks.
+#[tokio::test]
+async fn replicas_and_kube_system_are_exempt() -> Result<()> {
+    let environment = environment::shared().await?;
+    let client = environment.plane.client()?;
+    let mut config = environment.plane.config()?;
+    config.auth_info.impersonate = Some("system:serviceaccount:portreeve-system:portreeve".to_owned());
+    config.auth_info.impersonate_groups = Some(vec!["system:masters".to_owned()]);
+    let replica = Client::try_from(config)?;
+    let bad = crontab("bad", json!({"schedule": "61 * * * *"}));
+    for (client, namespace, expected) in [
+        (&client, "default", StatusCode::UNPROCESSABLE_ENTITY),
+        (&client, "kube-system", StatusCode::CREATED),
+        (&replica, "default", StatusCode::CREATED),
+    ] {
+        let created = create(client, &CRONTABS, namespace, "?dryRun=All", &bad).await?;
+        ensure!(created.status == expected, "{namespace}: {created:?}");
+    }
     Ok(())
 }
