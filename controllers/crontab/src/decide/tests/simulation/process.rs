@@ -66,8 +66,14 @@ impl<K: Sample> Simulation<K> {
             observed_runs.rescheduled = Some(self.clock);
         }
         let delivered = &self.job_sets[jobs_before..=self.process.jobs];
-        // Recording a Job again changes nothing.
-        for job in delivered.iter().skip(1).flat_map(|jobs| jobs.values()) {
+        // A Job is recorded when it is deleted, too: its time may have been in the future before.
+        // Recording a Job again changes nothing else.
+        let deleted = delivered.windows(2).flat_map(|pair| {
+            let remaining = &pair[1];
+            let jobs = pair[0].iter().filter(|(name, _)| !remaining.contains_key(*name));
+            jobs.map(|(_, job)| job)
+        });
+        for job in delivered.iter().skip(1).flat_map(|jobs| jobs.values()).chain(deleted) {
             if is_owned(job, object.metadata()) {
                 observed_runs.record_job(&**object, job, self.clock);
             }
