@@ -151,7 +151,7 @@ pub(super) async fn wait_until_enforced(client: &Client, namespace: &str) -> Res
 async fn install_validation(plane: &ControlPlane, daemon: &WebhookDaemon, limited: &str) -> Result<()> {
     let client = plane.client()?;
     let force = PatchParams::apply("an-administrator").force();
-    let mut configurations = configurations(daemon.webhooks.port, &plane.authority().pem())?;
+    let mut configurations = configurations(daemon.webhooks.port, Some(&plane.authority().pem()))?;
     configurations.retain(|configuration| configuration["kind"] == "ValidatingWebhookConfiguration");
     for configuration in configurations {
         manifests::apply(&client, &configuration, None, &force).await?;

@@ -19,7 +19,7 @@ impl Environment {
         install_definitions(&client).await?;
         let flags: Vec<_> = [CONTROLLERS].iter().chain(flags).copied().collect();
         let daemon = WebhookDaemon::start(&plane, "webhooks", &flags).await?;
-        let configurations = configurations(daemon.webhooks.port, &plane.authority().pem())?;
+        let configurations = configurations(daemon.webhooks.port, Some(&plane.authority().pem()))?;
         install(&client, &configurations).await?;
         Ok(Self { plane, daemon })
     }

@@ -10,14 +10,14 @@ use serde_json::json;
 use super::environment::Environment;
 use crate::fixtures::{
     LIMIT,
-    webhooks::{configurations, create, crontab, install, patch},
+    webhooks::{apply, configurations, create, crontab, fail_closed, install, patch},
 };
 
 #[tokio::test]
 async fn writes_continue_without_the_webhook_unless_it_fails_closed() -> Result<()> {
     let Environment { plane, daemon } = Environment::start(ControlPlane::start().await?, &[]).await?;
     let client = plane.client()?;
-    let mut fail_closed = configurations(daemon.webhooks.port, &plane.authority().pem())?;
+    let closed = fail_closed(configurations(daemon.webhooks.port, Some(&plane.authority().pem()))?);
     drop(daemon);
 
     let bad = crontab("bad", json!({"schedule": "61 * * * *"}));
@@ -27,13 +27,7 @@ async fn writes_continue_without_the_webhook_unless_it_fails_closed() -> Result<
         "the failure is ignored: {stored:?}"
     );
 
-    for configuration in &mut fail_closed {
-        for webhook in configuration["webhooks"].as_array_mut().into_iter().flatten() {
-            webhook["failurePolicy"] = "Fail".into();
-        }
-        let parameters = kube::api::PatchParams::apply("test").force();
-        crate::fixtures::manifests::apply(&client, configuration, None, &parameters).await?;
-    }
+    apply(&client, &closed).await?;
     let expected = "failed calling webhook \"crontabs.stable.example.com\"";
     eventually(LIMIT, "writes to be rejected", || async {
         let rejected = create(&client, &CRONTABS, "default", "?dryRun=All", &crontab("b", json!({}))).await?;
@@ -94,16 +88,7 @@ async fn configurations_without_a_bundle_reject_nothing() -> Result<()> {
     let client = plane.client()?;
     crate::fixtures::webhooks::install_definitions(&client).await?;
     let environment = Environment::start(plane, &[]).await?;
-    let mut without = configurations(environment.daemon.webhooks.port, "")?;
-    for configuration in &mut without {
-        for webhook in configuration["webhooks"].as_array_mut().into_iter().flatten() {
-            if let Some(config) = webhook["clientConfig"].as_object_mut() {
-                config.remove("caBundle");
-            }
-        }
-        let parameters = kube::api::PatchParams::apply("test").force();
-        crate::fixtures::manifests::apply(&client, configuration, None, &parameters).await?;
-    }
+    apply(&client, &configurations(environment.daemon.webhooks.port, None)?).await?;
     // The apiserver trusts only the system's CAs then, so that it cannot call the webhook.
     eventually(LIMIT, "calls to fail", || async {
         let bad = crontab("bad", json!({"schedule": "61 * * * *"}));
@@ -112,6 +97,9 @@ async fn configurations_without_a_bundle_reject_nothing() -> Result<()> {
         anyhow::Ok(())
     })
     .await?;
-    let configurations = configurations(environment.daemon.webhooks.port, &environment.plane.authority().pem())?;
+    let configurations = configurations(
+        environment.daemon.webhooks.port,
+        Some(&environment.plane.authority().pem()),
+    )?;
     install(&client, &configurations).await
 }

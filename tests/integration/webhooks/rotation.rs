@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use http::StatusCode;
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, Client, api::PatchParams};
+use kube::{Api, Client};
 use parking_lot::Mutex;
 use portreeve_api::CRONTABS;
 use portreeve_testing::{ControlPlane, Signal, eventually, free_port};
@@ -29,8 +29,7 @@ use crate::fixtures::{
     admin::Admin,
     balancer::Balancer,
     daemon::Daemon,
-    manifests,
-    webhooks::{CONTROLLERS, configurations, create, crontab, install_definitions, patch},
+    webhooks::{CONTROLLERS, apply, configurations, create, crontab, fail_closed, install_definitions, patch},
 };
 
 /// The number of CAs that follow each other. `make chaos` sets the variable.
@@ -77,16 +76,8 @@ impl Replicas {
         let secrets: Api<Secret> = Api::namespaced(client.clone(), "portreeve-system");
         secrets.create(&kube::api::PostParams::default(), &secret).await?;
         let balancer = Balancer::start().await?;
-        for mut configuration in configurations(balancer.port, "")? {
-            for webhook in configuration["webhooks"].as_array_mut().into_iter().flatten() {
-                webhook["failurePolicy"] = "Fail".into();
-                // The leader sets it.
-                if let Some(config) = webhook["clientConfig"].as_object_mut() {
-                    config.remove("caBundle");
-                }
-            }
-            manifests::apply(&client, &configuration, None, &PatchParams::apply("test").force()).await?;
-        }
+        // The leader sets the bundles.
+        apply(&client, &fail_closed(configurations(balancer.port, None)?)).await?;
         let mut replicas = Self {
             plane,
             balancer,

@@ -54,7 +54,7 @@ async fn a_standby_serves_webhooks() -> Result<()> {
     let client = plane.client()?;
     install(
         &client,
-        &configurations(standby.webhooks.port, &plane.authority().pem())?,
+        &configurations(standby.webhooks.port, Some(&plane.authority().pem()))?,
     )
     .await?;
     let metrics = standby.daemon.admin.metrics().await?;
