@@ -14,6 +14,10 @@ use portreeve_cron::{Dialect, DstPolicy, Schedule, load_zone};
 use portreeve_reconcile::admission::{FieldError, Review, Verdict, Webhook};
 use serde::Deserialize;
 
+use crate::conversion;
+
+/// The name of both webhooks, which have a path each.
+const WEBHOOK: &str = "crontabs.stable.example.com";
 const SCHEDULE: &str = "spec.schedule";
 /// A day in seconds.
 const DAY: i64 = 24 * 60 * 60;
@@ -72,7 +76,10 @@ struct Limits {
 }
 
 pub(crate) fn webhooks() -> Vec<Webhook> {
-    vec![Webhook::validating("crontabs.stable.example.com", CRONTABS, validate).with_parameters(CRONTAB_POLICIES)]
+    vec![
+        Webhook::validating(WEBHOOK, CRONTABS, validate).with_parameters(CRONTAB_POLICIES),
+        Webhook::converting(WEBHOOK, CRONTABS, conversion::convert),
+    ]
 }
 
 fn validate(review: &Review<'_, ReviewedCronTab>) -> Verdict {

@@ -5,18 +5,18 @@
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
-use portreeve_api::{ConcurrencyPolicy, JobNameFormat, JobReference, Metadata, Resource};
+use portreeve_api::{ConcurrencyPolicy, DEFAULT_SCHEDULE, JobNameFormat, JobReference, Metadata, Resource};
 use portreeve_cron::{Dialect, DstPolicy, Schedule};
 use portreeve_informer::Projection;
 use portreeve_reconcile::Object;
 use serde::Deserialize;
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 
 use crate::{
     assess::Assessment,
-    input::{DesiredSchedule, Fault, RecordedStatus},
+    input::{DesiredRuns, DesiredSchedule, Fault, RecordedSchedule, RecordedStatus},
     job::{self, Run},
-    schedule_resource::{ScheduleResource, decode_template},
+    schedule_resource::{ScheduleResource, TemplateMetadata, decode_template},
     scheduled_times::{Timetable, load_zone},
 };
 
@@ -73,13 +73,6 @@ struct Template {
     spec: Value,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct TemplateMetadata {
-    labels: Option<Map<String, Value>>,
-    annotations: Option<Map<String, Value>>,
-}
-
 impl Projection for CachedCronJob {
     fn metadata(&self) -> &Metadata {
         &self.metadata
@@ -87,11 +80,6 @@ impl Projection for CachedCronJob {
 }
 
 impl CachedCronJob {
-    /// Returns all fields that determine the scheduled times.
-    fn schedule_fields(&self) -> (&str, Option<&str>) {
-        (&self.spec.schedule, self.spec.time_zone.as_deref())
-    }
-
     fn zone(&self) -> Result<TimeZone, Fault> {
         let name = self.spec.time_zone.as_deref();
         load_zone(name).map_err(|error| Fault {
@@ -138,9 +126,13 @@ impl ScheduleResource for CachedCronJob {
     const SKEW_BUCKETS: &'static [f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
     const MISSED_METRIC: Option<&'static str> = None;
 
-    fn desired(&self) -> DesiredSchedule {
-        DesiredSchedule {
-            timetable: self.timetable(),
+    fn desired(&self) -> DesiredRuns {
+        DesiredRuns {
+            schedules: vec![DesiredSchedule {
+                name: DEFAULT_SCHEDULE.into(),
+                timetable: self.timetable(),
+                suspend: false,
+            }],
             suspend: self.is_suspended(),
             concurrency: self.spec.concurrency_policy,
             keep_successful: self.spec.successful_jobs_history_limit,
@@ -150,16 +142,21 @@ impl ScheduleResource for CachedCronJob {
         }
     }
 
-    fn recorded(&self, _rescheduled: Timestamp) -> RecordedStatus<'_> {
+    fn schedule_fields(&self) -> Vec<(Arc<str>, String)> {
+        let zone = self.spec.time_zone.as_deref().unwrap_or_default();
+        vec![(DEFAULT_SCHEDULE.into(), format!("{} {zone}", self.spec.schedule))]
+    }
+
+    fn recorded(&self, _rescheduled: &dyn Fn(&str) -> Timestamp) -> RecordedStatus<'_> {
         RecordedStatus {
             active: self.status.active.as_deref().unwrap_or_default(),
-            last_schedule: self.status.last_schedule_time,
+            schedules: vec![RecordedSchedule {
+                last_schedule: self.status.last_schedule_time,
+                ..RecordedSchedule::default()
+            }],
             last_success: self.status.last_successful_time,
             last_failure: None,
-            last_missed: None,
             last_run_now: None,
-            scheduled_since: None,
-            was_suspended: false,
             last_reported: None,
         }
     }
@@ -173,16 +170,14 @@ impl ScheduleResource for CachedCronJob {
     }
 
     fn job(&self, run: &Run, name: &str) -> Result<Object, Fault> {
-        let template: Template = decode_template(&self.spec.job_template)?;
-        let TemplateMetadata { labels, annotations } = template.metadata;
-        let template_metadata = (labels.unwrap_or_default(), annotations.unwrap_or_default());
+        let template: Template = decode_template(".spec.jobTemplate", &self.spec.job_template)?;
         let zone = self.zone()?;
         let owner = (&CRON_JOBS, &self.metadata);
         Ok(job::job_from_template(
             owner,
             (run, name),
             &zone,
-            template_metadata,
+            template.metadata.into_parts(),
             template.spec,
         ))
     }
@@ -199,26 +194,22 @@ impl ScheduleResource for CachedCronJob {
 
     fn status(&self, assessment: &Assessment<'_>, _fault: Option<&Fault>) -> Option<Value> {
         let (summary, recorded) = (&assessment.summary, &assessment.input.recorded);
+        let last_schedule = assessment.schedules.first().and_then(|schedule| schedule.last_schedule);
         let active = summary.active_references();
         let same_jobs = active.len() == recorded.active.len()
             && active
                 .iter()
                 .all(|job| recorded.active.iter().any(|reference| reference.uid == job.uid));
         let is_same = same_jobs
-            && summary.last_schedule == recorded.last_schedule
+            && last_schedule == self.status.last_schedule_time
             && summary.last_success == recorded.last_success;
         let time = |time: Option<Timestamp>| time.map(|time| format!("{time:.0}"));
         (!is_same).then(|| {
             json!({
                 "active": active,
-                "lastScheduleTime": time(summary.last_schedule),
+                "lastScheduleTime": time(last_schedule),
                 "lastSuccessfulTime": time(summary.last_success),
             })
         })
     }
-}
-
-/// Returns whether a change of the object changed its schedule or time zone.
-pub(crate) fn is_rescheduled(old: &Arc<CachedCronJob>, new: &Arc<CachedCronJob>) -> bool {
-    old.schedule_fields() != new.schedule_fields()
 }

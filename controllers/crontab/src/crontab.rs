@@ -1,26 +1,30 @@
-//! Our own CronTab, `stable.example.com/v1`.
+//! Our own CronTab, `stable.example.com`, in both versions.
 //!
 //! Architecture Invariant: pure.
 
-use std::sync::Arc;
+mod decode;
+mod spec;
 
-use jiff::{SignedDuration, Timestamp, tz::TimeZone};
+use std::sync::{Arc, LazyLock};
+
+use jiff::{Timestamp, tz::TimeZone};
 use portreeve_api::{
-    AnnotatedMetadata, CRONTABS, ConcurrencyPolicy, CronTabStatus, DstPolicyName, JobNameFormat, Metadata, Resource,
+    AnnotatedMetadata, CRONTABS, CRONTABS_V2, CronTabV2Status, DEFAULT_SCHEDULE, JobNameFormat, Metadata, Resource,
+    ScheduleStatus,
     conditions::{self, ConditionStatus, ConditionUpdate},
 };
-use portreeve_cron::{Dialect, DstPolicy, Schedule};
 use portreeve_informer::Projection;
 use portreeve_reconcile::{LATENCY_BUCKETS, Object};
 use serde::Deserialize;
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{Value, json};
 
+use self::spec::Spec;
 use crate::{
-    assess::Assessment,
-    input::{DesiredSchedule, Fault, RecordedStatus},
+    assess::{AssessedSchedule, Assessment},
+    conversion::{self, fields::STATUS_FIELDS},
+    input::{DesiredRuns, DesiredSchedule, Fault, RecordedSchedule, RecordedStatus},
     job::{self, Run},
-    schedule_resource::{ScheduleResource, decode_template},
-    scheduled_times::{Timetable, load_zone},
+    schedule_resource::ScheduleResource,
 };
 
 /// The label that selects the Jobs and Pods of a CronTab.
@@ -30,48 +34,33 @@ const LABEL: &str = "stable.example.com/crontab";
 /// the status.
 const SUSPENDED: &str = "Suspended";
 
-/// The fields of a CronTab that the informer stores.
-#[derive(Debug, Deserialize)]
+/// The name of the schedule that every CronTab has.
+static DEFAULT: LazyLock<Arc<str>> = LazyLock::new(|| DEFAULT_SCHEDULE.into());
+
+/// The fields of a CronTab that the informer stores, in the structure of v2.
+#[derive(Debug)]
 pub(crate) struct CachedCronTab {
+    /// The version that the object was read in.
+    version: Version,
     metadata: AnnotatedMetadata<Annotations>,
-    #[serde(default)]
     spec: Option<Spec>,
-    #[serde(default)]
-    status: Option<CronTabStatus>,
+    status: Option<CronTabV2Status>,
+}
+
+/// A version of CronTabs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Version {
+    V1,
+    V2,
 }
 
 #[derive(Debug, Default, Deserialize)]
 struct Annotations {
     #[serde(rename = "stable.example.com/run-now")]
     run_now: Option<Arc<str>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Spec {
-    schedule: Box<str>,
-    /// The raw JSON: decoded it would take ten times the memory.
-    job_template: Box<RawValue>,
-    #[serde(default)]
-    time_zone: Option<Box<str>>,
-    #[serde(default)]
-    suspend: Option<bool>,
-    #[serde(default)]
-    concurrency_policy: ConcurrencyPolicy,
-    #[serde(default)]
-    starting_deadline_seconds: Option<i64>,
-    #[serde(default)]
-    successful_jobs_history_limit: Option<usize>,
-    #[serde(default)]
-    failed_jobs_history_limit: Option<usize>,
-    #[serde(default)]
-    dst_policy: DstPolicyName,
-    #[serde(default)]
-    backoff_limit: Option<i32>,
-    #[serde(default)]
-    active_deadline_seconds: Option<i64>,
-    #[serde(default)]
-    ttl_seconds_after_finished: Option<i32>,
+    /// Only read to decode the spec.
+    #[serde(rename = "stable.example.com/v2")]
+    v2_only: Option<Box<str>>,
 }
 
 impl Projection for CachedCronTab {
@@ -80,94 +69,99 @@ impl Projection for CachedCronTab {
     }
 }
 
-impl Spec {
-    fn zone(&self) -> Result<TimeZone, Fault> {
-        load_zone(self.time_zone.as_deref()).map_err(|error| Fault {
-            reason: "UnknownTimeZone",
-            message: format!(".spec.timeZone: {error}"),
-        })
-    }
-
-    fn timetable(&self, uid: &str) -> Result<Timetable, Fault> {
-        let zone = self.zone()?;
-        let text = self.schedule.to_string();
-        let schedule = Schedule::parse(&text, Dialect::CronTab { uid }).map_err(|error| Fault {
-            reason: "InvalidSchedule",
-            message: format!(".spec.schedule: {error}"),
-        })?;
-        let policy = match self.dst_policy {
-            DstPolicyName::Once => DstPolicy::Once,
-            DstPolicyName::Kubernetes => DstPolicy::Kubernetes,
-        };
-        Ok(Timetable {
-            text,
-            schedule,
-            zone,
-            policy,
-            deadline: self.starting_deadline_seconds.map(SignedDuration::from_secs),
-        })
-    }
-
-    /// Returns all fields that determine the scheduled times, in the form that the status stores.
-    fn schedule_fields(&self) -> String {
-        let zone = self.time_zone.as_deref().unwrap_or("UTC");
-        let policy = match self.dst_policy {
-            DstPolicyName::Once => "",
-            DstPolicyName::Kubernetes => " Kubernetes",
-        };
-        format!("{} {zone}{policy}", self.schedule)
-    }
-
-    fn job_spec(&self, name: &str) -> Result<Value, Fault> {
-        let mut pod: Map<String, Value> = decode_template(&self.job_template)?;
-        pod.entry("restartPolicy").or_insert_with(|| "Never".into());
-        let mut spec = json!({ "template": { "metadata": { "labels": { LABEL: name } }, "spec": pod } });
-        let fields = [
-            ("backoffLimit", self.backoff_limit.map(i64::from)),
-            ("activeDeadlineSeconds", self.active_deadline_seconds),
-            (
-                "ttlSecondsAfterFinished",
-                self.ttl_seconds_after_finished.map(i64::from),
-            ),
-        ];
-        for (field, value) in fields {
-            if let Some(value) = value {
-                spec[field] = value.into();
-            }
-        }
-        Ok(spec)
-    }
-}
-
-/// Returns the fault of a CronTab without a spec, which the apiserver accepts.
-fn no_spec() -> Fault {
-    Fault {
-        reason: "MissingSpec",
-        message: "the CronTab has no spec: set .spec.schedule and .spec.jobTemplate".to_owned(),
-    }
-}
-
 impl CachedCronTab {
     fn name(&self) -> &str {
         &self.metadata.base.name
     }
 
-    fn current_status(&self) -> &CronTabStatus {
-        static EMPTY: std::sync::LazyLock<CronTabStatus> = std::sync::LazyLock::new(CronTabStatus::default);
+    fn current_status(&self) -> &CronTabV2Status {
+        static EMPTY: LazyLock<CronTabV2Status> = LazyLock::new(CronTabV2Status::default);
         self.status.as_ref().unwrap_or(&EMPTY)
     }
 
-    /// Returns the time since which the current schedule applies, if the status records one. It is
-    /// `rescheduled` if the status was written for another schedule.
-    fn scheduled_since(&self, rescheduled: Timestamp) -> Option<Timestamp> {
-        let status = self.status.as_ref()?;
-        let observed = status.observed_schedule.as_deref();
-        // Adding a spec to an existing object changes the schedule, too.
-        let is_changed = |spec: &Spec| observed != Some(&*spec.schedule_fields());
-        if self.spec.as_ref().is_some_and(is_changed) {
-            return Timestamp::from_second(rescheduled.as_second()).ok();
+    /// Returns the fault of a CronTab without a spec, which the apiserver accepts.
+    fn no_spec(&self) -> Fault {
+        let fields = match self.version {
+            Version::V1 => ".spec.schedule and .spec.jobTemplate",
+            Version::V2 => ".spec.schedules and .spec.template",
+        };
+        Fault {
+            reason: "MissingSpec",
+            message: format!("the CronTab has no spec: set {fields}"),
         }
-        status.scheduled_since
+    }
+
+    /// Returns the facts that the status records about a schedule. If the status was written for
+    /// other fields, or without the schedule, the current ones apply since `rescheduled`.
+    fn recorded_schedule(&self, name: &str, fields: &str, rescheduled: Timestamp) -> RecordedSchedule {
+        let Some(status) = &self.status else {
+            return RecordedSchedule::default();
+        };
+        let recorded = status.schedules.iter().find(|schedule| schedule.name == name);
+        let observed = recorded.and_then(|recorded| recorded.observed_schedule.as_deref());
+        // Adding a spec to an existing object changes the schedule, too.
+        let is_changed = self.spec.is_some() && observed != Some(fields);
+        let ready = conditions::find_status_condition(&status.conditions, "Ready");
+        RecordedSchedule {
+            last_schedule: recorded.and_then(|recorded| recorded.last_schedule_time),
+            last_missed: recorded.and_then(|recorded| recorded.last_missed_time),
+            scheduled_since: if is_changed {
+                Timestamp::from_second(rescheduled.as_second()).ok()
+            } else {
+                recorded.and_then(|recorded| recorded.scheduled_since)
+            },
+            was_suspended: ready.is_some_and(|ready| ready.reason == SUSPENDED)
+                || recorded.is_some_and(|recorded| recorded.suspended),
+        }
+    }
+
+    /// Returns the new status of a schedule.
+    fn schedule_status(
+        &self,
+        desired: &DesiredSchedule,
+        fields: String,
+        assessed: AssessedSchedule,
+        active: i64,
+    ) -> ScheduleStatus {
+        let current = self.current_status().schedules.iter();
+        let current = current.clone().find(|schedule| *schedule.name == *desired.name);
+        let missed = assessed.missed;
+        let missed_runs = current.map_or(0, |current| current.missed_runs);
+        ScheduleStatus {
+            name: desired.name.to_string(),
+            last_schedule_time: assessed.last_schedule,
+            next_schedule_time: assessed.times.and_then(|times| times.next),
+            last_missed_time: missed
+                .map(|missed| missed.last)
+                .or_else(|| current.and_then(|current| current.last_missed_time)),
+            missed_runs: missed_runs.saturating_add(missed.map_or(0, |missed| missed.count.into())),
+            active,
+            suspended: desired.suspend,
+            observed_schedule: self.spec.is_some().then_some(fields),
+            scheduled_since: assessed.scheduled_since,
+        }
+    }
+
+    /// Returns the merge patch of a status, in the version that the object was read in.
+    fn status_patch(&self, status: &CronTabV2Status) -> Value {
+        let mut patch = json!(status);
+        if self.version == Version::V2 {
+            return patch;
+        }
+        conversion::status_to_v1(&mut patch);
+        // Null removes what the status recorded before.
+        let had_list = self.status.as_ref().is_some_and(|recorded| {
+            let mut schedules = recorded.schedules.iter();
+            recorded.schedules.len() > 1 || schedules.any(|schedule| schedule.active > 0 || schedule.suspended)
+        });
+        let absent = STATUS_FIELDS.iter().map(|field| (field.v1, Value::Null));
+        let absent = absent.map(|(name, value)| (name, if name == "missedRuns" { 0.into() } else { value }));
+        if let Value::Object(patch) = &mut patch {
+            for (name, value) in absent.chain(had_list.then_some(("schedules", Value::Null))) {
+                patch.entry(name).or_insert(value);
+            }
+        }
+        patch
     }
 
     fn conditions(&self, assessment: &Assessment<'_>, fault: Option<&Fault>) -> Vec<conditions::Condition> {
@@ -219,33 +213,56 @@ impl ScheduleResource for CachedCronTab {
     const SKEW_BUCKETS: &'static [f64] = LATENCY_BUCKETS;
     const MISSED_METRIC: Option<&'static str> = Some("crontab_controller_missed_runs_total");
 
-    fn desired(&self) -> DesiredSchedule {
+    fn resource(&self) -> Resource {
+        match self.version {
+            Version::V1 => CRONTABS,
+            Version::V2 => CRONTABS_V2,
+        }
+    }
+
+    fn desired(&self) -> DesiredRuns {
         let spec = self.spec.as_ref();
         let annotations = self.metadata.annotations.as_ref();
         let run_now = annotations.and_then(|annotations| annotations.run_now.clone());
-        DesiredSchedule {
-            timetable: spec.map_or_else(|| Err(no_spec()), |spec| spec.timetable(&self.metadata.base.uid)),
-            suspend: spec.and_then(|spec| spec.suspend).unwrap_or_default(),
-            concurrency: spec.map(|spec| spec.concurrency_policy).unwrap_or_default(),
-            keep_successful: spec.and_then(|spec| spec.successful_jobs_history_limit),
-            keep_failed: spec.and_then(|spec| spec.failed_jobs_history_limit),
+        let no_schedule = || {
+            vec![DesiredSchedule {
+                name: Arc::clone(&DEFAULT),
+                timetable: Err(self.no_spec()),
+                suspend: false,
+            }]
+        };
+        DesiredRuns {
+            schedules: spec.map_or_else(no_schedule, |spec| {
+                spec.schedules(self.version, &self.metadata.base.uid)
+            }),
+            suspend: spec.is_some_and(|spec| spec.suspend),
+            concurrency: spec.map(|spec| spec.concurrency).unwrap_or_default(),
+            keep_successful: spec.and_then(|spec| spec.keep_successful),
+            keep_failed: spec.and_then(|spec| spec.keep_failed),
             run_now: run_now.filter(|value| !value.is_empty()),
             warning: None,
         }
     }
 
-    fn recorded(&self, rescheduled: Timestamp) -> RecordedStatus<'_> {
+    fn schedule_fields(&self) -> Vec<(Arc<str>, String)> {
+        match &self.spec {
+            Some(spec) => spec.schedule_fields(),
+            None => vec![(Arc::clone(&DEFAULT), String::new())],
+        }
+    }
+
+    fn recorded(&self, rescheduled: &dyn Fn(&str) -> Timestamp) -> RecordedStatus<'_> {
         let current = self.current_status();
         let ready = conditions::find_status_condition(&current.conditions, "Ready");
+        let schedules = self.schedule_fields().into_iter();
         RecordedStatus {
             active: &current.active,
-            last_schedule: current.last_schedule_time,
+            schedules: schedules
+                .map(|(name, fields)| self.recorded_schedule(&name, &fields, rescheduled(&name)))
+                .collect(),
             last_success: current.last_successful_time,
             last_failure: current.last_failure_time,
-            last_missed: current.last_missed_time,
             last_run_now: current.last_run_now.as_deref(),
-            scheduled_since: self.scheduled_since(rescheduled),
-            was_suspended: ready.is_some_and(|ready| ready.reason == SUSPENDED),
             last_reported: ready.map(|ready| (&*ready.reason, &*ready.message)),
         }
     }
@@ -259,46 +276,44 @@ impl ScheduleResource for CachedCronTab {
     }
 
     fn job(&self, run: &Run, name: &str) -> Result<Object, Fault> {
-        let spec = self.spec.as_ref().ok_or_else(no_spec)?;
-        let zone = spec.zone().unwrap_or(TimeZone::UTC);
-        let labels = Map::from_iter([(LABEL.to_owned(), self.name().into())]);
+        let spec = self.spec.as_ref().ok_or_else(|| self.no_spec())?;
+        let zone = spec
+            .zone(run.schedule().unwrap_or(DEFAULT_SCHEDULE))
+            .unwrap_or(TimeZone::UTC);
+        let (mut labels, annotations, job_spec) = spec.template.job(LABEL, self.name())?;
+        labels.insert(LABEL.to_owned(), self.name().into());
+        // Jobs refer to v1 in both versions, so that they keep their owner when v2 is removed.
         let owner = (&CRONTABS, &self.metadata.base);
-        let job_spec = spec.job_spec(self.name())?;
         Ok(job::job_from_template(
             owner,
             (run, name),
             &zone,
-            (labels, Map::new()),
+            (labels, annotations),
             job_spec,
         ))
     }
 
     fn status(&self, assessment: &Assessment<'_>, fault: Option<&Fault>) -> Option<Value> {
-        let (current, summary, missed) = (self.current_status(), &assessment.summary, assessment.missed);
+        let (input, summary) = (assessment.input, &assessment.summary);
         let active = summary.active_references();
-        let status = CronTabStatus {
+        let schedules = input.desired.schedules.iter().zip(self.schedule_fields());
+        let facts = assessment.schedules.iter().zip(&summary.schedules);
+        let schedules = schedules
+            .zip(facts)
+            .map(|((desired, (_, fields)), (assessed, summary))| {
+                self.schedule_status(desired, fields, *assessed, summary.active)
+            });
+        let status = CronTabV2Status {
+            schedules: schedules.collect(),
             active_count: i32::try_from(active.len()).unwrap_or(i32::MAX),
             active,
-            last_schedule_time: summary.last_schedule,
             last_successful_time: summary.last_success,
             last_failure_time: summary.last_failure,
-            next_schedule_time: assessment.times.and_then(|times| times.next),
-            last_missed_time: missed.map(|missed| missed.last).or(current.last_missed_time),
-            missed_runs: current
-                .missed_runs
-                .saturating_add(missed.map_or(0, |missed| missed.count.into())),
             last_run_now: summary.last_run_now.map(str::to_owned),
-            observed_schedule: self.spec.as_ref().map(Spec::schedule_fields),
-            scheduled_since: assessment.scheduled_since,
-            job_name_format: assessment.input.names.format,
+            job_name_format: input.names.format,
             observed_generation: self.metadata.base.generation,
             conditions: self.conditions(assessment, fault),
         };
-        (self.status.as_ref() != Some(&status)).then(|| json!(status))
+        (self.status.as_ref() != Some(&status)).then(|| self.status_patch(&status))
     }
-}
-
-/// Returns whether a change of the object changed its schedule, time zone or DST policy.
-pub(crate) fn is_rescheduled(old: &Arc<CachedCronTab>, new: &Arc<CachedCronTab>) -> bool {
-    old.spec.as_ref().map(Spec::schedule_fields) != new.spec.as_ref().map(Spec::schedule_fields)
 }

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 
 use jiff::{Timestamp, tz::TimeZone};
-use portreeve_api::{AnnotatedMetadata, Metadata, ObjectKey, OwnerReference, RUN_NOW, Resource};
+use portreeve_api::{
+    AnnotatedMetadata, DEFAULT_SCHEDULE, JOB_SCHEDULE, Metadata, ObjectKey, OwnerReference, RUN_NOW, Resource,
+};
 use portreeve_informer::Projection;
 use portreeve_reconcile::Object;
 use serde::Deserialize;
@@ -35,6 +37,8 @@ struct JobAnnotations {
     instantiated: Option<Box<str>>,
     #[serde(rename = "stable.example.com/run-now")]
     run_now: Option<Box<str>>,
+    #[serde(rename = "stable.example.com/schedule")]
+    schedule: Option<Box<str>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -83,8 +87,8 @@ impl FinishedStatus {
 /// Why a Job exists.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum Origin {
-    /// It was created for this scheduled time.
-    Scheduled(Timestamp),
+    /// It was created for this time of the schedule of this name.
+    Scheduled(Box<str>, Timestamp),
     /// A user requested the run by setting the annotation to this value.
     RunNow(Box<str>),
     /// A user created the Job and annotated it as manual, as `kubectl create job --from` does.
@@ -116,10 +120,12 @@ impl CachedJob {
         self.status.start_time.or(self.metadata().creation_timestamp)
     }
 
-    /// Returns why the Job exists. `owner` is the name of the schedule that controls it.
+    /// Returns why the Job exists. `owner` is the name of the object that controls it.
     pub(crate) fn origin(&self, owner: &str) -> Origin {
         let annotations = self.metadata.annotations.as_ref();
-        let minutes = job_names::minutes(owner, self.name());
+        let schedule = annotations.and_then(|annotations| annotations.schedule.as_deref());
+        let schedule = schedule.unwrap_or(DEFAULT_SCHEDULE);
+        let minutes = job_names::minutes(owner, schedule, self.name());
         // The annotation has seconds, which `@every` needs. It counts only if it agrees with the
         // name.
         let scheduled = annotations.and_then(|annotations| annotations.scheduled.as_deref());
@@ -130,7 +136,7 @@ impl CachedJob {
         // If the name and this annotation agree, the run was scheduled, whatever other annotations
         // the template added.
         if let Some(slot) = from_annotation.filter(|slot| Some(slot.as_second().div_euclid(60)) == minutes) {
-            return Origin::Scheduled(slot);
+            return Origin::Scheduled(schedule.into(), slot);
         }
         if let Some(value) = annotations.and_then(|annotations| annotations.run_now.clone()) {
             return Origin::RunNow(value);
@@ -139,15 +145,15 @@ impl CachedJob {
             return Origin::Manual;
         }
         let from_name = minutes.and_then(|minutes| Timestamp::from_second(minutes.checked_mul(60)?).ok());
-        from_name.map_or(Origin::Unknown, Origin::Scheduled)
+        from_name.map_or(Origin::Unknown, |slot| Origin::Scheduled(schedule.into(), slot))
     }
 }
 
 /// A run that should start.
 #[derive(Debug)]
 pub(crate) enum Run {
-    /// A run for this scheduled time.
-    Scheduled(Timestamp),
+    /// A run for this time of the schedule of this name.
+    Scheduled(Arc<str>, Timestamp),
     /// A run that a user requested by setting the annotation to this value.
     Now(Arc<str>),
 }
@@ -157,8 +163,16 @@ impl Run {
     /// created for it.
     pub(crate) fn job_name(&self, names: JobNames<'_>) -> String {
         match self {
-            Self::Scheduled(slot) => names.scheduled(*slot),
+            Self::Scheduled(schedule, slot) => names.scheduled(schedule, *slot),
             Self::Now(value) => names.run_now(value),
+        }
+    }
+
+    /// Returns the name of the schedule.
+    pub(crate) fn schedule(&self) -> Option<&str> {
+        match self {
+            Self::Scheduled(schedule, _) => Some(schedule),
+            Self::Now(_) => None,
         }
     }
 
@@ -166,10 +180,10 @@ impl Run {
     fn annotation(&self, zone: &TimeZone) -> (&'static str, String) {
         match self {
             // Go formats every offset of zero as `Z`.
-            Self::Scheduled(slot) if zone.to_offset(*slot).seconds() == 0 => {
+            Self::Scheduled(_, slot) if zone.to_offset(*slot).seconds() == 0 => {
                 (SCHEDULED_TIMESTAMP_ANNOTATION, format!("{slot:.0}"))
             }
-            Self::Scheduled(slot) => {
+            Self::Scheduled(_, slot) => {
                 let zoned = slot.to_zoned(zone.clone());
                 (
                     SCHEDULED_TIMESTAMP_ANNOTATION,
@@ -194,6 +208,13 @@ pub(crate) fn job_from_template(
     let (labels, mut annotations) = template;
     let (annotation, value) = run.annotation(zone);
     annotations.insert(annotation.to_owned(), value.into());
+    match run.schedule() {
+        Some(schedule) if schedule != DEFAULT_SCHEDULE => {
+            annotations.insert(JOB_SCHEDULE.to_owned(), schedule.into());
+        }
+        // The template may have it, too.
+        _ => drop(annotations.remove(JOB_SCHEDULE)),
+    }
     let key: ObjectKey = metadata.key().with_name(name);
     let mut body = json!({
         "apiVersion": JOBS.api_version(),

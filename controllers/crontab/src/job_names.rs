@@ -5,16 +5,17 @@
 //! | none, as CronJob | `<owner>-<minutes>` | `<owner>-run-<hash of the value>` |
 //! | `Hashed` | `<owner>-<hash>-t<minutes>` | `<owner>-<hash>-r<hash of the value>` |
 //!
+//! The hash covers the names of the owner and of the schedule. Other schedules than `default` always
+//! have names of the format `Hashed`.
+//!
 //! A CronJob of the same name cannot produce a name of the format `Hashed`, because its Jobs' names
 //! end with digits after the last dash.
 //!
 //! Architecture Invariant: pure.
 
 use jiff::Timestamp;
-use portreeve_api::JobNameFormat;
+use portreeve_api::{DEFAULT_SCHEDULE, JobNameFormat};
 
-/// The name of a CronTab's only schedule. The hash in the names of Jobs covers it.
-const SCHEDULE: &str = "default";
 /// The maximum length of an owner's name before `-run-` and eight digits. The name of a Job becomes
 /// the value of a label, which has at most 63 characters.
 const LONGEST_BEFORE_RUN: usize = 50;
@@ -23,22 +24,24 @@ const LONGEST_BEFORE_HASH: usize = 43;
 /// The number of hexadecimal digits of a hash.
 const HASH_DIGITS: usize = 8;
 
-/// The names of the Jobs of one schedule.
+/// The names of the Jobs of one owner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JobNames<'a> {
-    /// The name of the schedule.
+    /// The name of the owner.
     pub(crate) owner: &'a str,
-    /// The format of new names; `None` is that of CronJobs.
+    /// The format of the names of the schedule `default` and of requested runs; `None` is that of
+    /// CronJobs.
     pub(crate) format: Option<JobNameFormat>,
 }
 
 impl JobNames<'_> {
-    /// Returns the name of the Job for a scheduled time. All times within a minute share a name.
-    pub(crate) fn scheduled(self, slot: Timestamp) -> String {
+    /// Returns the name of the Job for a scheduled time of a schedule. All times within a minute
+    /// share a name.
+    pub(crate) fn scheduled(self, schedule: &str, slot: Timestamp) -> String {
         let minutes = slot.as_second().div_euclid(60);
         match self.format {
-            None => format!("{}-{minutes}", self.owner),
-            Some(JobNameFormat::Hashed) => format!("{}-t{minutes}", hashed_prefix(self.owner)),
+            None if schedule == DEFAULT_SCHEDULE => format!("{}-{minutes}", self.owner),
+            _ => format!("{}-t{minutes}", hashed_prefix(self.owner, schedule)),
         }
     }
 
@@ -48,7 +51,8 @@ impl JobNames<'_> {
     pub(crate) fn run_now(self, value: &str) -> String {
         let (owner, value) = (self.owner, value.as_bytes());
         if self.format == Some(JobNameFormat::Hashed) {
-            return format!("{}-r{:08x}", hashed_prefix(owner), fnv1a(&[value]));
+            let prefix = hashed_prefix(owner, DEFAULT_SCHEDULE);
+            return format!("{prefix}-r{:08x}", fnv1a(&[value]));
         }
         let start = truncated(owner, LONGEST_BEFORE_RUN);
         let hash = if start == owner {
@@ -59,12 +63,16 @@ impl JobNames<'_> {
         format!("{start}-run-{hash:08x}")
     }
 
-    /// Returns the prefixes by which [`prefixes`] finds this schedule's Jobs.
-    pub(crate) fn prefixes(self) -> Vec<String> {
+    /// Returns the prefixes by which [`prefixes`] finds the Jobs of these schedules, and requested
+    /// runs.
+    pub(crate) fn prefixes<'s>(self, schedules: impl Iterator<Item = &'s str>) -> Vec<String> {
+        let others = schedules.filter(|schedule| *schedule != DEFAULT_SCHEDULE);
+        let mut prefixes: Vec<_> = others.map(|schedule| hashed_prefix(self.owner, schedule)).collect();
         if self.format == Some(JobNameFormat::Hashed) {
-            return vec![hashed_prefix(self.owner)];
+            prefixes.push(hashed_prefix(self.owner, DEFAULT_SCHEDULE));
+            return prefixes;
         }
-        let mut prefixes = vec![self.owner.to_owned()];
+        prefixes.push(self.owner.to_owned());
         let start = truncated(self.owner, LONGEST_BEFORE_RUN);
         if start != self.owner {
             prefixes.push(start.to_owned());
@@ -74,15 +82,16 @@ impl JobNames<'_> {
 }
 
 /// Returns the minutes in the name of a Job for a scheduled time, in either format. Returns `None`
-/// if the name is not that of a Job of `owner`.
-pub(crate) fn minutes(owner: &str, job: &str) -> Option<i64> {
+/// if the name is not that of a Job of this schedule of `owner`.
+pub(crate) fn minutes(owner: &str, schedule: &str, job: &str) -> Option<i64> {
     let rest = job.strip_prefix(owner).and_then(|rest| rest.strip_prefix('-'));
+    let rest = rest.filter(|_| schedule == DEFAULT_SCHEDULE);
     let minutes = rest.and_then(|digits| digits.parse().ok());
     minutes.or_else(|| {
         let rest = job.strip_prefix(truncated(owner, LONGEST_BEFORE_HASH))?;
         let (hash, rest) = rest.strip_prefix('-')?.split_at_checked(HASH_DIGITS)?;
         let minutes = rest.strip_prefix("-t")?.parse().ok()?;
-        (hash == format!("{:08x}", owner_hash(owner))).then_some(minutes)
+        (hash == format!("{:08x}", schedule_hash(owner, schedule))).then_some(minutes)
     })
 }
 
@@ -96,12 +105,13 @@ pub(crate) fn prefixes(job: &str) -> Vec<&str> {
 }
 
 /// Returns what all names of the format `Hashed` of one schedule start with.
-fn hashed_prefix(owner: &str) -> String {
-    format!("{}-{:08x}", truncated(owner, LONGEST_BEFORE_HASH), owner_hash(owner))
+fn hashed_prefix(owner: &str, schedule: &str) -> String {
+    let hash = schedule_hash(owner, schedule);
+    format!("{}-{hash:08x}", truncated(owner, LONGEST_BEFORE_HASH))
 }
 
-fn owner_hash(owner: &str) -> u32 {
-    fnv1a(&[owner.as_bytes(), b"/", SCHEDULE.as_bytes()])
+fn schedule_hash(owner: &str, schedule: &str) -> u32 {
+    fnv1a(&[owner.as_bytes(), b"/", schedule.as_bytes()])
 }
 
 /// Returns the start of an owner's name that fits into the name of a Job.

@@ -1,4 +1,4 @@
-//! Summarizes the Jobs of a schedule and compares them with its status.
+//! Summarizes the Jobs of an object and compares them with its status.
 //!
 //! Architecture Invariant: pure. The time is an argument.
 
@@ -9,12 +9,11 @@ use portreeve_api::{JobReference, Metadata};
 use portreeve_informer::Projection;
 
 use crate::{
-    input::{ObservedRuns, RecordedStatus},
+    input::Input,
     job::{CachedJob, FinishedStatus, JOBS, Origin},
-    job_names::JobNames,
 };
 
-/// The Jobs of a schedule by state, and the times that follow from them.
+/// The Jobs of an object by state, and the times that follow from them.
 #[derive(Debug)]
 pub(crate) struct JobSummary<'a> {
     /// Jobs that this controller started and that have not finished, the oldest first.
@@ -30,22 +29,35 @@ pub(crate) struct JobSummary<'a> {
     pub(crate) successful: Vec<&'a Arc<CachedJob>>,
     /// Failed Jobs, the oldest first.
     pub(crate) failed: Vec<&'a Arc<CachedJob>>,
-    /// The last scheduled time for which a Job was created.
-    pub(crate) last_schedule: Option<Timestamp>,
+    /// The number of active Jobs of each schedule, and the last scheduled time for which a Job was
+    /// created, in the order of the spec.
+    pub(crate) schedules: Vec<ScheduleSummary>,
     pub(crate) last_success: Option<Timestamp>,
     pub(crate) last_failure: Option<Timestamp>,
     /// The last value of the run-now annotation for which a Job was created.
     pub(crate) last_run_now: Option<&'a str>,
 }
 
-/// Summarizes the Jobs that a schedule controls. `run_now` is the value of its run-now annotation.
-pub(crate) fn summarize<'a>(
-    names: JobNames<'_>,
-    recorded: RecordedStatus<'a>,
-    run_now: Option<&'a str>,
-    jobs: &'a [Arc<CachedJob>],
-    now: Timestamp,
-) -> JobSummary<'a> {
+/// The Jobs of one schedule.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScheduleSummary {
+    /// The last scheduled time for which a Job was created.
+    pub(crate) last_schedule: Option<Timestamp>,
+    /// The number of active Jobs.
+    pub(crate) active: i64,
+}
+
+/// Summarizes the Jobs that an object controls.
+pub(crate) fn summarize<'a>(input: &'a Input<'a>) -> JobSummary<'a> {
+    let Input {
+        names,
+        desired,
+        recorded,
+        jobs,
+        now,
+        ..
+    } = input;
+    let run_now = desired.run_now.as_deref();
     let mut sorted: Vec<_> = jobs.iter().collect();
     sorted.sort_by(|a, b| (a.start_time(), a.name()).cmp(&(b.start_time(), b.name())));
     let mut summary = JobSummary {
@@ -55,7 +67,14 @@ pub(crate) fn summarize<'a>(
         unexpected: Vec::new(),
         successful: Vec::new(),
         failed: Vec::new(),
-        last_schedule: recorded.last_schedule,
+        schedules: recorded
+            .schedules
+            .iter()
+            .map(|recorded| ScheduleSummary {
+                last_schedule: recorded.last_schedule,
+                active: 0,
+            })
+            .collect(),
         last_success: recorded.last_success,
         last_failure: recorded.last_failure,
         last_run_now: recorded.last_run_now,
@@ -66,9 +85,17 @@ pub(crate) fn summarize<'a>(
         let was_active = recorded.active.iter().any(|active| *active.uid == *job.metadata().uid);
         let origin = job.origin(names.owner);
         match &origin {
-            // Ignore a time in the future. Otherwise anyone who may create Jobs could stop the
-            // schedule with a Job whose name contains a late time.
-            Origin::Scheduled(slot) if *slot <= now => summary.last_schedule = summary.last_schedule.max(Some(*slot)),
+            Origin::Scheduled(name, slot) => {
+                let index = desired.schedules.iter().position(|schedule| *schedule.name == **name);
+                if let Some(schedule) = index.and_then(|index| summary.schedules.get_mut(index)) {
+                    schedule.active += i64::from(job.finished_status().is_none());
+                    // Ignore a time in the future. Otherwise anyone who may create Jobs could stop
+                    // the schedule with a Job whose name contains a late time.
+                    if slot <= now {
+                        schedule.last_schedule = schedule.last_schedule.max(Some(*slot));
+                    }
+                }
+            }
             Origin::RunNow(value) if run_now == Some(&**value) => summary.last_run_now = run_now,
             Origin::Unknown | Origin::Manual if run_now_job.as_deref() == Some(job.name()) => {
                 summary.last_run_now = run_now;
@@ -84,8 +111,11 @@ pub(crate) fn summarize<'a>(
 
 impl<'a> JobSummary<'a> {
     /// Adds the runs that this process observed, even if their Jobs are gone.
-    pub(crate) fn add_observed_runs(&mut self, observed_runs: &ObservedRuns, run_now: Option<&'a str>) {
-        self.last_schedule = self.last_schedule.max(observed_runs.last_schedule);
+    pub(crate) fn add_observed_runs(&mut self, input: &'a Input<'a>) {
+        let (observed_runs, run_now) = (input.runs, input.desired.run_now.as_deref());
+        for (schedule, summary) in input.desired.schedules.iter().zip(&mut self.schedules) {
+            summary.last_schedule = summary.last_schedule.max(observed_runs.last_schedule(&schedule.name));
+        }
         if run_now.is_some() && observed_runs.last_run_now.as_deref() == run_now {
             self.last_run_now = run_now;
         }
@@ -109,7 +139,7 @@ impl<'a> JobSummary<'a> {
                 }
             }
             None => match origin {
-                Origin::Scheduled(_) | Origin::RunNow(_) => self.active.push(job),
+                Origin::Scheduled(..) | Origin::RunNow(_) => self.active.push(job),
                 _ if was_active => self.active.push(job),
                 Origin::Unknown => self.unexpected.push(job),
                 Origin::Manual => {}

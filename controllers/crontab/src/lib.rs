@@ -10,6 +10,7 @@
 
 mod admission;
 mod assess;
+mod conversion;
 mod cronjob;
 mod crontab;
 mod decide;
@@ -87,7 +88,7 @@ pub const CRONTAB: Descriptor = Descriptor {
             "The number of CronTabs that are allowed to sync concurrently",
         )]
     },
-    build: |ctx| build::<CachedCronTab>(ctx, "crontab", "concurrent-crontab-syncs", crontab::is_rescheduled),
+    build: |ctx| build::<CachedCronTab>(ctx, "crontab", "concurrent-crontab-syncs"),
 };
 
 /// The descriptor of cronjob-controller.
@@ -124,7 +125,7 @@ pub const CRONJOB: Descriptor = Descriptor {
             "The number of cron job objects that are allowed to sync concurrently",
         )]
     },
-    build: |ctx| build::<CachedCronJob>(ctx, "cronjob", "concurrent-cron-job-syncs", cronjob::is_rescheduled),
+    build: |ctx| build::<CachedCronJob>(ctx, "cronjob", "concurrent-cron-job-syncs"),
 };
 
 fn concurrency(flag: &'static str, help: &'static str) -> clap::Arg {
@@ -140,7 +141,6 @@ fn build<K: ScheduleResource>(
     ctx: &Context<'_>,
     queue: &'static str,
     workers: &'static str,
-    is_rescheduled: fn(&Arc<K>, &Arc<K>) -> bool,
 ) -> Result<Registrations, BuildError> {
     let workers = ctx.flag::<u16>(workers)?;
     let objects: Informer<K> = ctx.informer(Watch::all(K::RESOURCE));
@@ -159,12 +159,12 @@ fn build<K: ScheduleResource>(
         clock: Arc::clone(&ctx.shared.clock),
     };
     let by_job_names = objects.index("job names", |object: &K| {
-        let (metadata, format) = (object.metadata(), object.job_name_format());
+        let (metadata, schedules) = (object.metadata(), object.schedule_fields());
         let names = JobNames {
             owner: &metadata.name,
-            format,
+            format: object.job_name_format(),
         };
-        let prefixes = names.prefixes().into_iter();
+        let prefixes = names.prefixes(schedules.iter().map(|(name, _)| &**name)).into_iter();
         prefixes
             .map(|prefix| namespaced_name(&metadata.key().with_name(prefix)))
             .collect()
@@ -186,7 +186,7 @@ fn build<K: ScheduleResource>(
     let (job_run_tracker, job_clock) = (run_tracker.clone(), Arc::clone(&clock));
     let controller = controller
         .watch(&objects, move |delta| {
-            run_tracker.observe_schedule(delta, is_rescheduled, clock.now());
+            run_tracker.observe_schedule(delta, clock.now());
             [delta.key()]
         })
         // Most changes of Jobs are our own creates and deletes. In the routine lane they wait until
@@ -249,7 +249,8 @@ impl<K: ScheduleResource> Reconciler for CronReconciler<K> {
             object: Arc::clone(&object),
             jobs,
         };
-        for prefix in observed.names().prefixes() {
+        let schedules = object.schedule_fields();
+        for prefix in observed.names().prefixes(schedules.iter().map(|(name, _)| &**name)) {
             let jobs_by_name = self.jobs_by_name.get(&namespaced_name(&key.with_name(prefix)));
             let foreign = jobs_by_name.iter().filter(|job| !is_ours(job));
             let names = foreign.map(|job| Arc::clone(&job.metadata().name));

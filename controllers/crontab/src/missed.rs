@@ -21,13 +21,13 @@ pub(crate) struct Missed {
     pub(crate) last: Timestamp,
 }
 
-/// Returns the missed times that are later than the recorded status.
+/// Returns the missed times of a schedule that are later than the recorded status.
 ///
 /// `recorded_until` is the time up to which the status records runs, `last_schedule` is the last
 /// time that has a run.
 pub(crate) fn missed(
     input: &Input<'_>,
-    timetable: &Timetable,
+    (index, timetable): (usize, &Timetable),
     times: ScheduledTimes,
     recorded_until: Timestamp,
     last_schedule: Option<Timestamp>,
@@ -37,37 +37,41 @@ pub(crate) fn missed(
         let last = times.expired.filter(|_| times.due.is_none())?;
         return Some(Missed { count: 1, last });
     }
-    let recorded_until = input
-        .recorded
-        .last_missed
-        .map_or(recorded_until, |last| recorded_until.max(last));
+    let last_missed = input.recorded.schedules[index].last_missed;
+    let recorded_until = last_missed.map_or(recorded_until, |last| recorded_until.max(last));
     let last_run = last_schedule.filter(|last| *last > recorded_until);
     // Count the times without a Job before the last run, and the expired times after it.
     let until = last_run.map(before);
     let skipped = until.map_or(0, |until| {
-        let started = times_with_job(input).filter(|slot| recorded_until < *slot && *slot <= until);
+        let started = times_with_job(input, index).filter(|slot| recorded_until < *slot && *slot <= until);
         let started = u32::try_from(started.count()).unwrap_or(u32::MAX);
         timetable.count(recorded_until, until).saturating_sub(started)
     });
     let since = last_run.unwrap_or(recorded_until);
     let expired = times.expired.filter(|expired| *expired > since);
     let count = skipped + expired.map_or(0, |expired| timetable.count(since, expired));
-    let last = expired.or_else(|| last_without_job(input, timetable, recorded_until, until?));
+    let last = expired.or_else(|| last_without_job(input, (index, timetable), recorded_until, until?));
     (count > 0).then_some(Missed { count, last: last? })
 }
 
 /// Returns the latest scheduled time after `since` and up to `until` that has no Job.
-fn last_without_job(input: &Input<'_>, timetable: &Timetable, since: Timestamp, until: Timestamp) -> Option<Timestamp> {
+fn last_without_job(
+    input: &Input<'_>,
+    (index, timetable): (usize, &Timetable),
+    since: Timestamp,
+    until: Timestamp,
+) -> Option<Timestamp> {
     let earlier = |slot: &Timestamp| timetable.latest(since, before(*slot));
     let mut times = iter::successors(timetable.latest(since, until), earlier);
-    times.find(|slot| times_with_job(input).all(|started| started != *slot))
+    times.find(|slot| times_with_job(input, index).all(|started| started != *slot))
 }
 
-/// Iterates over the scheduled times that have a Job.
-fn times_with_job(input: &Input<'_>) -> impl Iterator<Item = Timestamp> {
+/// Iterates over the times of a schedule that have a Job.
+fn times_with_job(input: &Input<'_>, index: usize) -> impl Iterator<Item = Timestamp> {
     let origins = input.jobs.iter().map(|job| job.origin(&input.metadata.name));
-    origins.filter_map(|origin| match origin {
-        Origin::Scheduled(slot) => Some(slot),
+    let schedule = &input.desired.schedules[index].name;
+    origins.filter_map(move |origin| match origin {
+        Origin::Scheduled(name, slot) if *name == **schedule => Some(slot),
         _ => None,
     })
 }

@@ -23,7 +23,10 @@ impl ObservedRuns {
     /// Records the run of a Job that this object controls.
     pub(crate) fn record_job<K: ScheduleResource>(&mut self, object: &K, job: &CachedJob, now: Timestamp) {
         match job.origin(&object.metadata().name) {
-            Origin::Scheduled(slot) if slot <= now => self.last_schedule = self.last_schedule.max(Some(slot)),
+            Origin::Scheduled(name, slot) if slot <= now => {
+                let schedule = self.schedule_mut(&name);
+                schedule.last_schedule = schedule.last_schedule.max(Some(slot));
+            }
             Origin::RunNow(value) if object.desired().run_now.as_deref() == Some(&*value) => {
                 self.last_run_now = Some(value);
             }
@@ -34,7 +37,9 @@ impl ObservedRuns {
     /// Moves a change of the schedule that was observed in the future to `now`. The clock was ahead
     /// at the change and has been set back, and the schedule would start no run until that time.
     pub(crate) fn limit_rescheduled(&mut self, now: Timestamp) {
-        self.rescheduled = self.rescheduled.map(|time| time.min(now));
+        for schedule in &mut self.schedules {
+            schedule.rescheduled = schedule.rescheduled.map(|time| time.min(now));
+        }
     }
 }
 
@@ -49,18 +54,16 @@ impl RunTracker {
     /// Records that a schedule changed, or removes its entry when it is deleted. A change that a
     /// relist reports is ignored: the time of the change is unknown, and the current time could
     /// skip a due run.
-    pub(crate) fn observe_schedule<K: ScheduleResource>(
-        &self,
-        delta: &Delta<K>,
-        is_rescheduled: fn(&Arc<K>, &Arc<K>) -> bool,
-        now: Timestamp,
-    ) {
+    pub(crate) fn observe_schedule<K: ScheduleResource>(&self, delta: &Delta<K>, now: Timestamp) {
         match &delta.change {
             Change::Added(_) => {}
             Change::Updated { old, new } => {
-                if delta.cause != Cause::Relisted && is_rescheduled(old, new) {
+                let rescheduled = rescheduled(&**old, &**new);
+                if delta.cause != Cause::Relisted && !rescheduled.is_empty() {
                     self.change(&new.metadata().uid, |observed_runs| {
-                        observed_runs.rescheduled = Some(now);
+                        for name in &rescheduled {
+                            observed_runs.schedule_mut(name).rescheduled = Some(now);
+                        }
                     });
                 }
             }
@@ -109,12 +112,21 @@ impl RunTracker {
     }
 }
 
+/// Returns the names of the schedules that a change added, or whose times it changed.
+fn rescheduled<K: ScheduleResource>(old: &K, new: &K) -> Vec<Arc<str>> {
+    let old = old.schedule_fields();
+    let new = new.schedule_fields().into_iter();
+    new.filter(|fields| !old.contains(fields))
+        .map(|(name, _)| name)
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cronjob::{CachedCronJob, is_rescheduled};
+    use crate::cronjob::CachedCronJob;
 
     fn cron_job(schedule: &str, suspend: bool) -> Arc<CachedCronJob> {
         let spec = json!({"schedule": schedule, "suspend": suspend, "jobTemplate": {}});
@@ -128,8 +140,9 @@ mod tests {
         let observe = |change, second, cause| {
             let delta = Delta { change, cause };
             let now = Timestamp::from_second(second).expect("the time is in range");
-            run_tracker.observe_schedule(&delta, is_rescheduled, now);
-            run_tracker.get("u", now).rescheduled.map(Timestamp::as_second)
+            run_tracker.observe_schedule(&delta, now);
+            let runs = run_tracker.get("u", now);
+            runs.rescheduled("default").map(Timestamp::as_second)
         };
         let watch = |change, second| observe(change, second, Cause::Watched);
         let updated = |old, new| Change::Updated { old, new };

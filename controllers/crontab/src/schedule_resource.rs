@@ -9,12 +9,12 @@ use jiff::Timestamp;
 use portreeve_api::{JobNameFormat, Resource};
 use portreeve_informer::Projection;
 use portreeve_reconcile::Object;
-use serde::de::DeserializeOwned;
-use serde_json::{Value, value::RawValue};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Map, Value, value::RawValue};
 
 use crate::{
     assess::Assessment,
-    input::{DesiredSchedule, Fault, Input, ObservedRuns, RecordedStatus},
+    input::{DesiredRuns, Fault, Input, ObservedRuns, RecordedStatus},
     job::{CachedJob, Run},
     job_names::JobNames,
 };
@@ -31,12 +31,20 @@ pub(crate) trait ScheduleResource: Projection {
     /// which runs were counted.
     const MISSED_METRIC: Option<&'static str>;
 
-    /// Returns the schedule that the spec describes.
-    fn desired(&self) -> DesiredSchedule;
+    /// Returns the resource in the version that the object was read in.
+    fn resource(&self) -> Resource {
+        Self::RESOURCE
+    }
 
-    /// Returns the facts that the status records. If the status was written for another schedule,
-    /// the current one applies since `rescheduled`.
-    fn recorded(&self, rescheduled: Timestamp) -> RecordedStatus<'_>;
+    /// Returns the runs that the spec describes.
+    fn desired(&self) -> DesiredRuns;
+
+    /// Returns the name of each schedule of the spec, and all fields that determine its times.
+    fn schedule_fields(&self) -> Vec<(Arc<str>, String)>;
+
+    /// Returns the facts that the status records. If the status was written for other fields of a
+    /// schedule, the current ones apply since the time that `rescheduled` returns for its name.
+    fn recorded(&self, rescheduled: &dyn Fn(&str) -> Timestamp) -> RecordedStatus<'_>;
 
     /// Returns whether the controller has never written the status. Always false for a kind whose
     /// status does not show it.
@@ -94,13 +102,17 @@ impl<K: ScheduleResource> Observed<K> {
 
     /// Returns the input of a decision at the time `now`.
     pub(crate) fn input(&self, now: Timestamp) -> Input<'_> {
-        let mut recorded = self.object.recorded(self.runs.rescheduled.unwrap_or(now));
-        // A later time was recorded while the clock was ahead. Recorded times have whole seconds.
-        if recorded.scheduled_since > Some(now) {
-            recorded.scheduled_since = Timestamp::from_second(now.as_second()).ok();
+        let rescheduled = |name: &str| self.runs.rescheduled(name).unwrap_or(now);
+        let mut recorded = self.object.recorded(&rescheduled);
+        for schedule in &mut recorded.schedules {
+            // A later time was recorded while the clock was ahead. Recorded times have whole
+            // seconds.
+            if schedule.scheduled_since > Some(now) {
+                schedule.scheduled_since = Timestamp::from_second(now.as_second()).ok();
+            }
         }
         Input {
-            resource: K::RESOURCE,
+            resource: self.object.resource(),
             metadata: self.object.metadata(),
             names: self.names(),
             is_new: self.is_new(),
@@ -115,14 +127,29 @@ impl<K: ScheduleResource> Observed<K> {
     }
 }
 
-/// Decodes a Job template.
+/// The metadata that a template may have.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct TemplateMetadata {
+    labels: Option<Map<String, Value>>,
+    annotations: Option<Map<String, Value>>,
+}
+
+impl TemplateMetadata {
+    /// Returns the labels and the annotations.
+    pub(crate) fn into_parts(self) -> (Map<String, Value>, Map<String, Value>) {
+        (self.labels.unwrap_or_default(), self.annotations.unwrap_or_default())
+    }
+}
+
+/// Decodes a template, which is the value of `field`.
 ///
 /// # Errors
 ///
 /// Returns the fault to report when the template cannot be decoded.
-pub(crate) fn decode_template<T: DeserializeOwned>(template: &RawValue) -> Result<T, Fault> {
+pub(crate) fn decode_template<T: DeserializeOwned>(field: &str, template: &RawValue) -> Result<T, Fault> {
     serde_json::from_str(template.get()).map_err(|error| Fault {
         reason: "FailedCreate",
-        message: format!("Error creating job: cannot decode .spec.jobTemplate: {error}"),
+        message: format!("Error creating job: cannot decode {field}: {error}"),
     })
 }

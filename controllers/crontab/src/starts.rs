@@ -26,7 +26,7 @@ impl StartPlan {
         let (mut jobs, mut fault) = (Vec::new(), None);
         for pending in &assessment.pending_runs {
             match build_job(object, pending) {
-                Ok(job) => jobs.push((&pending.run, job)),
+                Ok(job) => jobs.push((pending, job)),
                 Err(reason) => fault = fault.or(Some(reason)),
             }
         }
@@ -44,7 +44,9 @@ impl StartPlan {
                 effects.extend(assessment.summary.active.iter().flat_map(|job| deletion(input, job)));
             }
         }
-        let starts = jobs.into_iter().flat_map(|(run, job)| start::<K>(assessment, run, job));
+        let starts = jobs
+            .into_iter()
+            .flat_map(|(pending, job)| start::<K>(assessment, pending, job));
         effects.extend(starts);
         Self { effects, fault }
     }
@@ -65,13 +67,13 @@ fn build_job<K: ScheduleResource>(object: &K, pending: &PendingRun) -> Result<Ob
 }
 
 /// Returns the effects that start a run.
-fn start<K: ScheduleResource>(assessment: &Assessment<'_>, run: &Run, job: Object) -> Vec<Effect> {
+fn start<K: ScheduleResource>(assessment: &Assessment<'_>, pending: &PendingRun, job: Object) -> Vec<Effect> {
     let input = assessment.input;
     let created = normal("SuccessfulCreate", format!("Created job {}", job.key.name));
     let mut effects = Vec::new();
-    let latency = match run {
-        Run::Scheduled(slot) => {
-            if assessment.too_many_missed {
+    let latency = match &pending.run {
+        Run::Scheduled(_, slot) => {
+            if pending.follows_too_many_missed {
                 let message =
                     "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
                 let content = warning("TooManyMissedTimes", message).report_once(slot.to_string());

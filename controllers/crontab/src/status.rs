@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use portreeve_api::{ConcurrencyPolicy, RUN_NOW};
+use portreeve_api::{ConcurrencyPolicy, DEFAULT_SCHEDULE, RUN_NOW};
 use portreeve_informer::Projection;
 use portreeve_reconcile::Effect;
 
@@ -73,15 +73,18 @@ fn transition_events(assessment: &Assessment<'_>) -> Vec<Effect> {
 
 /// Returns the counter increment and the event for missed times that the status records.
 fn missed_run_effects(assessment: &Assessment<'_>) -> Vec<Effect> {
-    let Some((metric, missed)) = assessment.input.missed_metric.zip(assessment.missed) else {
+    let Some(metric) = assessment.input.missed_metric else {
         return Vec::new();
     };
-    let count = Effect::Count {
-        metric,
-        by: missed.count.into(),
-    };
-    let content = warning("MissSchedule", missed_message(missed));
-    vec![count, event(assessment.input, content)]
+    let effects = assessment.missed().flat_map(|(schedule, missed)| {
+        let count = Effect::Count {
+            metric,
+            by: missed.count.into(),
+        };
+        let content = warning("MissSchedule", missed_message(schedule, missed));
+        [count, event(assessment.input, content)]
+    });
+    effects.collect()
 }
 
 /// Returns events about facts that no status records. The process sends each of them once per
@@ -104,17 +107,22 @@ fn one_time_events<K: ScheduleResource>(object: &K, assessment: &Assessment<'_>,
         let message = "Not starting job because prior execution is running and concurrency policy is Forbid";
         normal("JobAlreadyActive", message).report_once(&pending.job_name)
     });
-    let missed = assessment.missed.filter(|_| input.missed_metric.is_none());
-    let missed =
-        missed.map(|missed| warning("MissSchedule", missed_message(missed)).report_once(missed.last.to_string()));
+    let missed = assessment.missed().filter(|_| input.missed_metric.is_none());
+    let missed = missed.map(|(schedule, missed)| {
+        warning("MissSchedule", missed_message(schedule, missed)).report_once(missed.last.to_string())
+    });
     let contents = faults.chain(unexpected).chain(blocked).chain(missed);
     contents.map(|content| event(input, content)).collect()
 }
 
-fn missed_message(missed: Missed) -> String {
+fn missed_message(schedule: &str, missed: Missed) -> String {
     let last = missed.last.strftime("%a, %d %b %Y %H:%M:%S +0000");
+    let job = match schedule {
+        DEFAULT_SCHEDULE => "a job".to_owned(),
+        other => format!("a job of schedule {other}"),
+    };
     match missed.count {
-        1 => format!("Missed scheduled time to start a job: {last}"),
-        count => format!("Missed {count} scheduled times to start a job, the last one: {last}"),
+        1 => format!("Missed scheduled time to start {job}: {last}"),
+        count => format!("Missed {count} scheduled times to start {job}, the last one: {last}"),
     }
 }

@@ -9,6 +9,7 @@ mod schema;
 mod status;
 #[cfg(test)]
 mod tests;
+mod v2;
 
 use std::borrow::Cow;
 
@@ -20,15 +21,22 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::Resource;
 
 pub use status::{CronTabStatus, JobNameFormat, JobReference};
+pub use v2::{
+    CronTabV2Spec, CronTabV2Status, DEFAULT_SCHEDULE, JOB_SCHEDULE, NamedSchedule, RunPolicy, ScheduleStatus, V2_FIELDS,
+};
 
 const GROUP: &str = "stable.example.com";
 const VERSION: &str = "v1";
+const VERSION_2: &str = "v2";
 const API_VERSION: &str = "stable.example.com/v1";
 const KIND: &str = "CronTab";
 const PLURAL: &str = "crontabs";
 
-/// The API resource of CronTabs.
+/// The API resource of CronTabs, in v1. Jobs refer to their owner by this version.
 pub const CRONTABS: Resource = Resource::namespaced(GROUP, VERSION, KIND, PLURAL);
+
+/// The API resource of CronTabs, in v2.
+pub const CRONTABS_V2: Resource = Resource::namespaced(GROUP, VERSION_2, KIND, PLURAL);
 
 /// The annotation that requests a run outside of the schedule. Each new value requests one run.
 pub const RUN_NOW: &str = "stable.example.com/run-now";

@@ -16,8 +16,9 @@ mod resource;
 mod structural;
 
 pub use crontab::{
-    CRONTABS, ConcurrencyPolicy, CronTab, CronTabSpec, CronTabStatus, DstPolicyName, JobNameFormat, JobReference,
-    RUN_NOW,
+    CRONTABS, CRONTABS_V2, ConcurrencyPolicy, CronTab, CronTabSpec, CronTabStatus, CronTabV2Spec, CronTabV2Status,
+    DEFAULT_SCHEDULE, DstPolicyName, JOB_SCHEDULE, JobNameFormat, JobReference, NamedSchedule, RUN_NOW, RunPolicy,
+    ScheduleStatus, V2_FIELDS,
 };
 pub use crontab_policy::{CRONTAB_POLICIES, CronTabDefaults, CronTabLimits, CronTabPolicy, CronTabPolicySpec};
 pub use foo::{FOOS, Foo, FooSpec, FooStatus};

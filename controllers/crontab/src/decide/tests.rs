@@ -10,6 +10,7 @@ mod kubernetes;
 mod kubernetes_times;
 mod plans;
 mod samples;
+mod several;
 mod simulation;
 mod versions;
 mod written;

@@ -15,22 +15,23 @@ fn job(name: &str, annotations: &Value, status: &Value) -> CachedJob {
 
 #[test]
 fn name_gives_the_scheduled_minute_and_annotation_the_second() {
+    let scheduled = |slot| Origin::Scheduled("default".into(), slot);
     let ten = at("2026-03-10T10:00:00Z");
     let table = [
-        ("a-29552280", None, Origin::Scheduled(ten)),
-        ("a-29552280", Some("2026-03-10T10:00:00Z"), Origin::Scheduled(ten)),
-        ("a-29552280", Some("2026-03-10T11:00:00+01:00"), Origin::Scheduled(ten)),
+        ("a-29552280", None, scheduled(ten)),
+        ("a-29552280", Some("2026-03-10T10:00:00Z"), scheduled(ten)),
+        ("a-29552280", Some("2026-03-10T11:00:00+01:00"), scheduled(ten)),
         (
             "a-29552280",
             Some("2026-03-10T10:00:59Z"),
-            Origin::Scheduled(at("2026-03-10T10:00:59Z")),
+            scheduled(at("2026-03-10T10:00:59Z")),
         ),
         // Fractions are truncated, as in the status.
-        ("a-29552280", Some("2026-03-10T10:00:00.999Z"), Origin::Scheduled(ten)),
+        ("a-29552280", Some("2026-03-10T10:00:00.999Z"), scheduled(ten)),
         // Editing the annotation cannot move a run.
-        ("a-29552280", Some("2026-03-10T10:01:00Z"), Origin::Scheduled(ten)),
-        ("a-29552280", Some("2027-03-10T10:00:00Z"), Origin::Scheduled(ten)),
-        ("a-29552280", Some("yesterday"), Origin::Scheduled(ten)),
+        ("a-29552280", Some("2026-03-10T10:01:00Z"), scheduled(ten)),
+        ("a-29552280", Some("2027-03-10T10:00:00Z"), scheduled(ten)),
+        ("a-29552280", Some("yesterday"), scheduled(ten)),
         ("a-29552280x", Some("2026-03-10T10:00:00Z"), Origin::Unknown),
         ("a-", None, Origin::Unknown),
         ("a", None, Origin::Unknown),
@@ -49,15 +50,11 @@ fn name_gives_the_scheduled_minute_and_annotation_the_second() {
         );
     }
     let hashed = job("a-a299e94a-t29552280", &json!(null), &json!({}));
-    assert_eq!(
-        hashed.origin("a"),
-        Origin::Scheduled(ten),
-        "the name has the other format"
-    );
+    assert_eq!(hashed.origin("a"), scheduled(ten), "the name has the other format");
     let others = job("a-b-29552280", &json!(null), &json!({}));
     assert_eq!(
         others.origin("a-b"),
-        Origin::Scheduled(ten),
+        scheduled(ten),
         "the owner's name may contain a dash"
     );
 }
@@ -82,7 +79,11 @@ fn annotations_give_the_origin() {
         let mut both = annotations.clone();
         both[SCHEDULED_TIMESTAMP_ANNOTATION] = "2026-03-10T10:00:00Z".into();
         let origin = job("a-29552280", &both, &json!({})).origin("a");
-        assert_eq!(origin, Origin::Scheduled(at("2026-03-10T10:00:00Z")), "{both}");
+        assert_eq!(
+            origin,
+            Origin::Scheduled("default".into(), at("2026-03-10T10:00:00Z")),
+            "{both}"
+        );
     }
 }
 
@@ -92,10 +93,14 @@ fn name_and_annotation_of_a_run_give_its_origin() {
     for (zone, format) in [(TimeZone::UTC, None), (zurich, Some(JobNameFormat::Hashed))] {
         let names = JobNames { owner: "a", format };
         for time in ["2026-03-10T10:00:00Z", "2026-10-25T00:30:20Z", "1969-12-31T23:59:59Z"] {
-            let run = Run::Scheduled(at(time));
+            let run = Run::Scheduled("default".into(), at(time));
             let (key, value) = run.annotation(&zone);
             let created = job(&run.job_name(names), &json!({ key: value }), &json!({}));
-            assert_eq!(created.origin("a"), Origin::Scheduled(at(time)), "{value}");
+            assert_eq!(
+                created.origin("a"),
+                Origin::Scheduled("default".into(), at(time)),
+                "{value}"
+            );
         }
         let run = Run::Now("v".into());
         let (key, value) = run.annotation(&zone);
@@ -108,7 +113,7 @@ fn name_and_annotation_of_a_run_give_its_origin() {
 fn annotation_has_the_time_in_the_zone_as_go_formats_it() {
     let annotation_value = |zone: &str, time: &str| {
         let zone = portreeve_cron::load_zone(zone).expect("the zone exists");
-        Run::Scheduled(at(time)).annotation(&zone).1
+        Run::Scheduled("default".into(), at(time)).annotation(&zone).1
     };
     for (zone, time, expected) in [
         ("UTC", "2026-03-10T10:00:00Z", "2026-03-10T10:00:00Z"),

@@ -26,9 +26,9 @@ fn names_of_scheduled_runs_never_change() {
             (HASHED, format!("{name}-{hash}-t{minutes}")),
         ] {
             let names = JobNames { owner: name, format };
-            assert_eq!(names.scheduled(at(time)), expected);
-            assert_eq!(super::minutes(name, &expected), Some(minutes), "{expected}");
-            assert_eq!(super::minutes("other", &expected), None, "{expected}");
+            assert_eq!(names.scheduled("default", at(time)), expected);
+            assert_eq!(super::minutes(name, "default", &expected), Some(minutes), "{expected}");
+            assert_eq!(super::minutes("other", "default", &expected), None, "{expected}");
         }
     }
 }
@@ -38,15 +38,18 @@ fn long_names_are_truncated() {
     let (forty_three, fifty_two) = ("n".repeat(43), "n".repeat(52));
     let cut_at_dash = format!("{}-.nnnnnn", "n".repeat(42));
     for (owner, expected) in [
-        (&*forty_three, format!("{forty_three}-{:08x}", owner_hash(&forty_three))),
+        (
+            &*forty_three,
+            format!("{forty_three}-{:08x}", schedule_hash(&forty_three, "default")),
+        ),
         (&fifty_two, format!("{forty_three}-02c7d533")),
         (&cut_at_dash, format!("{}-29abfc34", "n".repeat(42))),
     ] {
         let names = JobNames { owner, format: HASHED };
         let last = Timestamp::from_second(60 * 999_999_999).unwrap_or(Timestamp::MAX);
         for (name, rest) in [
-            (names.scheduled(at("2026-03-10T10:00:00Z")), "-t29552280"),
-            (names.scheduled(last), "-t999999999"),
+            (names.scheduled("default", at("2026-03-10T10:00:00Z")), "-t29552280"),
+            (names.scheduled("default", last), "-t999999999"),
             (names.run_now("1"), "-r340ca71c"),
         ] {
             assert_eq!(name, format!("{expected}{rest}"));
@@ -55,8 +58,8 @@ fn long_names_are_truncated() {
     }
     let other = format!("{}xx", "n".repeat(50));
     assert_ne!(
-        hashed_prefix(&fifty_two),
-        hashed_prefix(&other),
+        hashed_prefix(&fifty_two, "default"),
+        hashed_prefix(&other, "default"),
         "the hash covers the whole name"
     );
 }
@@ -99,7 +102,7 @@ fn minutes_are_only_in_names_of_the_owner() {
         ("a-ääääääää-t1", None),
         ("a", None),
     ] {
-        assert_eq!(minutes("a", job), expected, "{job}");
+        assert_eq!(minutes("a", "default", job), expected, "{job}");
     }
 }
 
@@ -147,7 +150,7 @@ proptest! {
     ) {
         let names = JobNames { owner: &owner, format: HASHED };
         let slot = Timestamp::from_second(60 * minutes).expect("the time is in range");
-        for name in [names.scheduled(slot), names.run_now(&value)] {
+        for name in [names.scheduled("default", slot), names.run_now(&value)] {
             // A CronJob's names end with digits.
             let (_, last) = name.rsplit_once('-').expect("the name has a dash");
             prop_assert!(last.parse::<u64>().is_err(), "{name}");
@@ -167,10 +170,10 @@ proptest! {
     ) {
         let names = JobNames { owner: &owner, format: is_hashed.then_some(JobNameFormat::Hashed) };
         let slot = Timestamp::from_second(60 * minutes).expect("the time is in range");
-        for name in [names.scheduled(slot), names.run_now(&value)] {
+        for name in [names.scheduled("default", slot), names.run_now(&value)] {
             let found = prefixes(&name);
-            prop_assert!(names.prefixes().iter().any(|prefix| found.contains(&&**prefix)), "{name}: {found:?}");
+            prop_assert!(names.prefixes(["default"].into_iter()).iter().any(|prefix| found.contains(&&**prefix)), "{name}: {found:?}");
         }
-        prop_assert_eq!(super::minutes(&owner, &names.scheduled(slot)), Some(minutes));
+        prop_assert_eq!(super::minutes(&owner, "default", &names.scheduled("default", slot)), Some(minutes));
     }
 }

@@ -1,14 +1,15 @@
 //! Tests of the summary of Jobs and recorded status.
 
+use portreeve_api::{CRONTABS, ConcurrencyPolicy};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::{
+    input::{DesiredRuns, DesiredSchedule, Fault, ObservedRuns, RecordedSchedule, RecordedStatus},
+    job_names::JobNames,
+};
 
 const NOW: &str = "2026-03-10T10:30:00Z";
-const NAMES: JobNames<'static> = JobNames {
-    owner: "a",
-    format: None,
-};
 
 fn at(text: &str) -> Timestamp {
     text.parse().expect("the text is a time")
@@ -27,18 +28,55 @@ fn cached_job(job: &Value) -> Arc<CachedJob> {
     Arc::new(serde_json::from_str(&job.to_string()).expect("the JSON is a Job"))
 }
 
-fn empty_status() -> RecordedStatus<'static> {
-    RecordedStatus {
-        active: &[],
-        last_schedule: None,
-        last_success: None,
-        last_failure: None,
-        last_missed: None,
-        last_run_now: None,
-        scheduled_since: None,
-        was_suspended: false,
-        last_reported: None,
+/// An object `a` with the schedule `default`, whose status lists these Jobs as active.
+fn input<'a>(
+    metadata: &'a Metadata,
+    runs: &'a ObservedRuns,
+    active: &'a [JobReference],
+    jobs: &'a [Arc<CachedJob>],
+) -> Input<'a> {
+    Input {
+        resource: CRONTABS,
+        metadata,
+        names: JobNames {
+            owner: "a",
+            format: None,
+        },
+        is_new: false,
+        desired: DesiredRuns {
+            schedules: vec![DesiredSchedule {
+                name: "default".into(),
+                timetable: Err(Fault {
+                    reason: "Unused",
+                    message: String::new(),
+                }),
+                suspend: false,
+            }],
+            suspend: false,
+            concurrency: ConcurrencyPolicy::Allow,
+            keep_successful: None,
+            keep_failed: None,
+            run_now: None,
+            warning: None,
+        },
+        recorded: RecordedStatus {
+            active,
+            schedules: vec![RecordedSchedule::default()],
+            last_success: None,
+            last_failure: None,
+            last_run_now: None,
+            last_reported: None,
+        },
+        jobs,
+        taken_names: &[],
+        runs,
+        missed_metric: None,
+        now: at(NOW),
     }
+}
+
+fn owner() -> Metadata {
+    serde_json::from_value(json!({"name": "a", "uid": "u"})).expect("the JSON is metadata")
 }
 
 fn names(jobs: &[&Arc<CachedJob>]) -> Vec<String> {
@@ -57,7 +95,9 @@ fn jobs_are_sorted_by_start_time_and_then_by_name() {
         job("e", Some("2026-03-10T08:00:00Z"), complete),
         job("d", Some("2026-03-10T10:00:00Z"), complete),
     ];
-    let summary = summarize(NAMES, empty_status(), None, &jobs, at(NOW));
+    let (metadata, runs) = (owner(), ObservedRuns::default());
+    let input = input(&metadata, &runs, &[], &jobs);
+    let summary = summarize(&input);
     assert_eq!(names(&summary.successful), ["e", "c", "a", "b", "d"]);
 }
 
@@ -69,10 +109,6 @@ fn summarize_classifies_each_job() {
         ..JobReference::default()
     };
     let known = ["known", "ended", "gone"].map(reference);
-    let recorded = RecordedStatus {
-        active: &known,
-        ..empty_status()
-    };
     let by_hand = json!({"metadata": {"name": "by-hand", "uid": "1",
         "annotations": {"cronjob.kubernetes.io/instantiate": "manual"}}});
     let jobs = [
@@ -83,7 +119,9 @@ fn summarize_classifies_each_job() {
         job("a-29552220", None, Some("Complete")),
         cached_job(&by_hand),
     ];
-    let summary = summarize(NAMES, recorded, None, &jobs, at(NOW));
+    let (metadata, runs) = (owner(), ObservedRuns::default());
+    let input = input(&metadata, &runs, &known, &jobs);
+    let summary = summarize(&input);
     assert_eq!(names(&summary.active), ["a-29552280", "known"]);
     assert_eq!(names(&summary.unexpected), ["stranger"]);
     assert_eq!(names(&summary.failed), ["ended"]);
@@ -107,19 +145,19 @@ fn summarize_classifies_each_job() {
 #[test]
 fn recorded_times_only_increase_and_future_times_are_ignored() {
     let recorded_time = Some(at("2026-03-10T09:00:00Z"));
-    let recorded = RecordedStatus {
-        last_schedule: recorded_time,
-        last_success: Some(at("2026-03-10T23:00:00Z")),
-        ..empty_status()
-    };
+    let recorded_success = Some(at("2026-03-10T23:00:00Z"));
     let last = |name: &str| {
         let jobs = [job(name, None, Some("Complete"))];
-        let summary = summarize(NAMES, recorded, None, &jobs, at(NOW));
+        let (metadata, runs) = (owner(), ObservedRuns::default());
+        let mut input = input(&metadata, &runs, &[], &jobs);
+        input.recorded.schedules[0].last_schedule = recorded_time;
+        input.recorded.last_success = recorded_success;
+        let summary = summarize(&input);
         assert_eq!(
-            summary.last_success, recorded.last_success,
+            summary.last_success, recorded_success,
             "the recorded time stays after the clock was set back"
         );
-        summary.last_schedule
+        summary.schedules[0].last_schedule
     };
     assert_eq!(last("a-29552160"), recorded_time, "the Job is for 08:00");
     assert_eq!(last("a-29552280"), Some(at("2026-03-10T10:00:00Z")));

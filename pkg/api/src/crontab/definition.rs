@@ -4,7 +4,7 @@ use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::{
         CustomResourceColumnDefinition, CustomResourceDefinition, CustomResourceDefinitionNames,
         CustomResourceDefinitionSpec, CustomResourceDefinitionVersion, CustomResourceSubresourceStatus,
-        CustomResourceSubresources, CustomResourceValidation,
+        CustomResourceSubresources, CustomResourceValidation, JSONSchemaProps,
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
@@ -12,16 +12,19 @@ use kube::core::{ApiResource, CustomResourceExt};
 
 use serde_json::json;
 
-use super::{CronTab, GROUP, KIND, PLURAL, VERSION, schema};
+use super::{CronTab, GROUP, KIND, PLURAL, VERSION, VERSION_2, schema};
 
 const NAME: &str = "crontabs.stable.example.com";
 const SHORT_NAMES: &[&str] = &["ct"];
 
-/// The columns of `kubectl get` after the name: title, type, path, description.
+/// A column of `kubectl get`: title, type, path, description.
+type Column = (&'static str, &'static str, &'static str, &'static str);
+
+/// The columns of v1 after the name.
 ///
 /// The next run is a string: a column of type `date` prints the elapsed time, which is `<invalid>`
 /// for a time in the future.
-const COLUMNS: &[(&str, &str, &str, &str)] = &[
+const COLUMNS: &[Column] = &[
     ("Schedule", "string", ".spec.schedule", "The schedule in Cron format"),
     ("Zone", "string", ".spec.timeZone", "The time zone of the schedule"),
     (
@@ -51,6 +54,41 @@ const COLUMNS: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
+/// The columns of v2 after the name. A path that selects from a list prints its first match.
+const COLUMNS_2: &[Column] = &[
+    (
+        "Schedules",
+        "string",
+        ".spec.schedules[*].schedule",
+        "The schedules in Cron format",
+    ),
+    (
+        "Suspend",
+        "boolean",
+        ".spec.suspend",
+        "Whether subsequent runs are suspended",
+    ),
+    ("Active", "integer", ".status.activeCount", "The number of active runs"),
+    (
+        "Last Run",
+        "date",
+        ".status.schedules[?(@.name=='default')].lastScheduleTime",
+        "The time since the last run of the schedule default was scheduled",
+    ),
+    (
+        "Next Run",
+        "string",
+        ".status.schedules[?(@.name=='default')].nextScheduleTime",
+        "The time of the next run of the schedule default",
+    ),
+    (
+        "Age",
+        "date",
+        ".metadata.creationTimestamp",
+        "The time since the CronTab was created",
+    ),
+];
+
 impl CustomResourceExt for CronTab {
     fn crd() -> CustomResourceDefinition {
         CustomResourceDefinition {
@@ -68,7 +106,11 @@ impl CustomResourceExt for CronTab {
                     ..CustomResourceDefinitionNames::default()
                 },
                 scope: "Namespaced".to_owned(),
-                versions: vec![version()],
+                versions: vec![
+                    version(VERSION, true, schema::root(), COLUMNS),
+                    // Served once a replica converts: `portreeve conversion enable`.
+                    version(VERSION_2, false, schema::root_2(), COLUMNS_2),
+                ],
                 ..CustomResourceDefinitionSpec::default()
             },
             status: None,
@@ -88,8 +130,14 @@ impl CustomResourceExt for CronTab {
     }
 }
 
-fn version() -> CustomResourceDefinitionVersion {
-    let column = |&(name, type_, path, description): &(&str, &str, &str, &str)| CustomResourceColumnDefinition {
+/// Returns a version, which is either served and stored, or neither.
+fn version(
+    name: &str,
+    is_served: bool,
+    schema: JSONSchemaProps,
+    columns: &[Column],
+) -> CustomResourceDefinitionVersion {
+    let column = |&(name, type_, path, description): &Column| CustomResourceColumnDefinition {
         name: name.to_owned(),
         type_: type_.to_owned(),
         json_path: path.to_owned(),
@@ -97,17 +145,17 @@ fn version() -> CustomResourceDefinitionVersion {
         ..CustomResourceColumnDefinition::default()
     };
     CustomResourceDefinitionVersion {
-        name: VERSION.to_owned(),
-        served: true,
-        storage: true,
+        name: name.to_owned(),
+        served: is_served,
+        storage: is_served,
         schema: Some(CustomResourceValidation {
-            open_api_v3_schema: Some(schema::root()),
+            open_api_v3_schema: Some(schema),
         }),
         subresources: Some(CustomResourceSubresources {
             status: Some(CustomResourceSubresourceStatus(json!({}))),
             scale: None,
         }),
-        additional_printer_columns: Some(COLUMNS.iter().map(column).collect()),
+        additional_printer_columns: Some(columns.iter().map(column).collect()),
         ..CustomResourceDefinitionVersion::default()
     }
 }

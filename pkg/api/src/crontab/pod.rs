@@ -54,6 +54,11 @@ pub(super) fn adapt_to_job_template(template: &mut Value) {
     }
 }
 
+/// Shortens all descriptions below a schema.
+pub(super) fn shorten_descriptions(schema: &mut Value) {
+    visit_schemas("", schema, &mut shorten_description);
+}
+
 /// Keeps only the first sentence of a description, and none for list items, because their field
 /// already has one.
 fn shorten_description(name: &str, members: &mut SchemaObject) {

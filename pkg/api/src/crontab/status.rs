@@ -5,12 +5,17 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::v2::ScheduleStatus;
 use crate::conditions::{Condition, Time};
 
 /// The current state of a CronTab.
 #[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct CronTabStatus {
+    /// The state of the schedules that only v2 shows.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub schedules: Vec<ScheduleStatus>,
     /// A list of references to currently active Jobs.
     pub active: Vec<JobReference>,
     /// The number of currently active runs.
@@ -83,19 +88,19 @@ pub struct JobReference {
 }
 
 /// Serializes times like `metav1.Time`: RFC 3339 without a fraction.
-mod whole_seconds {
+pub(super) mod whole_seconds {
     use jiff::Timestamp;
     use serde::{Deserialize, Deserializer, Serializer};
 
     #[expect(clippy::ref_option, reason = "the signature that serde requires")]
-    pub(super) fn serialize<S: Serializer>(time: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(time: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
         match time {
             Some(time) => serializer.collect_str(&format_args!("{time:.0}")),
             None => serializer.serialize_none(),
         }
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
         Option::deserialize(deserializer)
     }
 }

@@ -12,7 +12,11 @@ const MAX_CRD_BYTES: usize = 200_000;
 const TEMPLATE: &str = "/properties/spec/properties/jobTemplate";
 
 fn schema() -> Value {
-    json!(CronTab::crd().spec.versions[0].schema)["openAPIV3Schema"].take()
+    schema_of_version(0)
+}
+
+fn schema_of_version(index: usize) -> Value {
+    json!(CronTab::crd().spec.versions[index].schema)["openAPIV3Schema"].take()
 }
 
 /// Visits each nested schema with its path, including the items of lists and maps.
@@ -51,8 +55,13 @@ fn every_field_and_column_has_a_description() {
 }
 
 #[test]
-fn schema_is_structural() {
-    walk("", &schema(), &mut |path, schema| {
+fn schemas_are_structural() {
+    check_is_structural(&schema());
+    check_is_structural(&schema_of_version(1));
+}
+
+fn check_is_structural(schema: &Value) {
+    walk("", schema, &mut |path, schema| {
         for absent in ["$ref", "allOf", "anyOf", "nullable", "oneOf", "title", "uniqueItems"] {
             assert!(schema.get(absent).is_none(), "{path} has {absent}");
         }

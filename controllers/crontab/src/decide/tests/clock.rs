@@ -15,7 +15,7 @@ use super::{
     simulation::{Outcome, Simulation, slot_of},
 };
 use crate::{
-    cronjob::CachedCronJob, crontab::CachedCronTab, job::JOBS, schedule_resource::ScheduleResource as _,
+    cronjob::CachedCronJob, crontab::CachedCronTab, job::JOBS, schedule_resource::ScheduleResource,
     scheduled_times::Timetable,
 };
 
@@ -208,7 +208,8 @@ impl<K: Sample> CheckedSimulation<K> {
                 assert!(is_alone, "{name} starts while {active:?} are active");
                 let Some(slot) = slot_of(&job.body) else { return };
                 let age = simulation.clock.duration_since(slot);
-                let deadline = desired.timetable.expect("the schedule is valid").deadline;
+                let schedule = desired.schedules.first().expect("there is a schedule");
+                let deadline = schedule.timetable.as_ref().expect("the schedule is valid").deadline;
                 let is_in_time = !age.is_negative() && deadline.is_none_or(|deadline| age < deadline);
                 assert!(is_in_time && !desired.suspend, "the run for {slot} starts {age} late");
             }
@@ -252,7 +253,7 @@ impl<K: Sample> CheckedSimulation<K> {
     /// with a Job and within its deadline.
     fn overdue_time(&self) -> Option<Timestamp> {
         let object = self.simulation.current_object();
-        let timetable: Timetable = object.desired().timetable.expect("the schedule is valid");
+        let timetable: Timetable = timetable_of(&*object);
         let record = &self.simulation.record;
         let status = &self.simulation.object["status"];
         // This excludes times that the previous schedule missed, and times that passed during a
@@ -365,11 +366,7 @@ fn check_missed_count(schedule: &str, fields: &Value, events: &[Event]) {
     let simulation = &checked.simulation;
     let status = &simulation.object["status"];
     let last_missed = status["lastMissedTime"].as_str().map(at);
-    let timetable = simulation
-        .current_object()
-        .desired()
-        .timetable
-        .expect("the schedule is valid");
+    let timetable = timetable_of(&*simulation.current_object());
     let past_times = simulation
         .last_schedule_time()
         .max(last_missed)
@@ -446,4 +443,10 @@ proptest! {
         let events: Vec<_> = events.into_iter().filter(is_forward).collect();
         check_missed_count(schedule, &fields, &events);
     }
+}
+
+/// Returns the times of the schedule `default`.
+fn timetable_of<K: ScheduleResource>(object: &K) -> Timetable {
+    let mut schedules = object.desired().schedules;
+    schedules.remove(0).timetable.expect("the schedule is valid")
 }

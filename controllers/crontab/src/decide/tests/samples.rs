@@ -8,8 +8,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::{
-    cronjob::{self, CachedCronJob},
-    crontab::{self, CachedCronTab},
+    cronjob::CachedCronJob,
+    crontab::CachedCronTab,
     job_names::{self, JobNames},
     schedule_resource::ScheduleResource,
 };
@@ -19,22 +19,20 @@ pub(super) trait Sample: ScheduleResource + DeserializeOwned {
     /// Returns a value for `jobTemplate`.
     fn template() -> Value;
     /// Calls the function by which the informer's subscriber detects a changed schedule.
-    fn is_rescheduled(old: &Arc<Self>, new: &Arc<Self>) -> bool;
+    fn is_rescheduled(old: &Arc<Self>, new: &Arc<Self>) -> bool {
+        old.schedule_fields() != new.schedule_fields()
+    }
     /// Returns the names of the Jobs of schedule `a`.
     fn names() -> JobNames<'static>;
     /// Returns the name of the Job of schedule `a` for a time.
     fn slot(time: &str) -> String {
-        Self::names().scheduled(at(time))
+        Self::names().scheduled("default", at(time))
     }
 }
 
 impl Sample for CachedCronTab {
     fn template() -> Value {
         json!({"containers": [{"name": "c", "image": "i"}]})
-    }
-
-    fn is_rescheduled(old: &Arc<Self>, new: &Arc<Self>) -> bool {
-        crontab::is_rescheduled(old, new)
     }
 
     fn names() -> JobNames<'static> {
@@ -49,10 +47,6 @@ impl Sample for CachedCronJob {
     fn template() -> Value {
         let pod = json!({"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]});
         json!({"metadata": {"labels": {"l": "1"}, "annotations": {"x": "y"}}, "spec": {"template": {"spec": pod}}})
-    }
-
-    fn is_rescheduled(old: &Arc<Self>, new: &Arc<Self>) -> bool {
-        cronjob::is_rescheduled(old, new)
     }
 
     fn names() -> JobNames<'static> {
@@ -75,7 +69,7 @@ pub(super) fn at(text: &str) -> Timestamp {
 
 /// Returns the scheduled time in a Job's name.
 pub(super) fn time_of(job: &str) -> Option<Timestamp> {
-    Timestamp::from_second(job_names::minutes("a", job)? * 60).ok()
+    Timestamp::from_second(job_names::minutes("a", "default", job)? * 60).ok()
 }
 
 /// Returns a readable form of a Job's name, with the time instead of the minutes.

@@ -277,7 +277,7 @@ impl<K: Sample> Simulation<K> {
     pub(super) fn starts(&self, slot: Timestamp) -> u32 {
         let minutes = Some(slot.as_second().div_euclid(60));
         let created = self.record.created.iter();
-        let created = created.filter(|(name, _)| job_names::minutes("a", name) == minutes);
+        let created = created.filter(|(name, _)| job_names::minutes("a", "default", name) == minutes);
         created.map(|(_, times)| times).sum()
     }
 
@@ -308,9 +308,9 @@ impl<K: Sample> Simulation<K> {
     /// Returns the Jobs whose runs the status records.
     pub(super) fn recorded_jobs(&self) -> Vec<String> {
         let object = self.current_object();
-        let recorded = object.recorded(self.clock);
+        let recorded = object.recorded(&|_| self.clock);
         let is_recorded = |name: &str, job: &Value| match slot_of(job) {
-            Some(slot) => Some(slot) <= recorded.last_schedule,
+            Some(slot) => Some(slot) <= recorded.schedules[0].last_schedule,
             None => recorded
                 .last_run_now
                 .is_some_and(|value| name == self.names().run_now(value)),
@@ -321,7 +321,7 @@ impl<K: Sample> Simulation<K> {
 
     /// Returns when the process observed a change of the schedule.
     pub(super) fn rescheduled(&self) -> Option<Timestamp> {
-        self.observed_runs().rescheduled
+        self.observed_runs().rescheduled("default")
     }
 
     /// Returns the Jobs that finished in this way.

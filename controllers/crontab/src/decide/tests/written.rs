@@ -172,50 +172,56 @@ fn status_of_a_crontab_has_all_fields() {
     check(
         &simulation.object["status"],
         &expect![[r#"
-        {
-          "active": [
             {
-              "apiVersion": "batch/v1",
-              "kind": "Job",
-              "name": "a-a299e94a-t29552220",
-              "namespace": "n",
-              "uid": "job-3"
-            },
-            {
-              "apiVersion": "batch/v1",
-              "kind": "Job",
-              "name": "a-a299e94a-t29552280",
-              "namespace": "n",
-              "uid": "job-5"
-            }
-          ],
-          "activeCount": 2,
-          "conditions": [
-            {
-              "lastTransitionTime": "2026-03-10T08:30:00Z",
-              "message": "",
+              "active": [
+                {
+                  "apiVersion": "batch/v1",
+                  "kind": "Job",
+                  "name": "a-a299e94a-t29552220",
+                  "namespace": "n",
+                  "uid": "job-3"
+                },
+                {
+                  "apiVersion": "batch/v1",
+                  "kind": "Job",
+                  "name": "a-a299e94a-t29552280",
+                  "namespace": "n",
+                  "uid": "job-5"
+                }
+              ],
+              "activeCount": 2,
+              "conditions": [
+                {
+                  "lastTransitionTime": "2026-03-10T08:30:00Z",
+                  "message": "",
+                  "observedGeneration": 1,
+                  "reason": "Parsed",
+                  "status": "True",
+                  "type": "Valid"
+                },
+                {
+                  "lastTransitionTime": "2026-03-10T08:30:00Z",
+                  "message": "",
+                  "observedGeneration": 1,
+                  "reason": "Scheduled",
+                  "status": "True",
+                  "type": "Ready"
+                }
+              ],
+              "jobNameFormat": "Hashed",
+              "lastScheduleTime": "2026-03-10T10:00:00Z",
+              "missedRuns": 0,
+              "nextScheduleTime": "2026-03-10T11:00:00Z",
               "observedGeneration": 1,
-              "reason": "Parsed",
-              "status": "True",
-              "type": "Valid"
-            },
-            {
-              "lastTransitionTime": "2026-03-10T08:30:00Z",
-              "message": "",
-              "observedGeneration": 1,
-              "reason": "Scheduled",
-              "status": "True",
-              "type": "Ready"
+              "observedSchedule": "0 * * * * UTC",
+              "schedules": [
+                {
+                  "active": 2,
+                  "name": "default"
+                }
+              ]
             }
-          ],
-          "jobNameFormat": "Hashed",
-          "lastScheduleTime": "2026-03-10T10:00:00Z",
-          "missedRuns": 0,
-          "nextScheduleTime": "2026-03-10T11:00:00Z",
-          "observedGeneration": 1,
-          "observedSchedule": "0 * * * * UTC"
-        }
-    "#]],
+        "#]],
     );
 }
 

@@ -39,7 +39,7 @@ impl<K: Sample> Simulation<K> {
             runs: self.observed_runs(),
             object,
         };
-        let used = observed.names().prefixes();
+        let used = observed.names().prefixes(["default"].into_iter());
         let may_take_name = |job: &&Arc<CachedJob>| {
             let prefixes = job_names::prefixes(job.name());
             used.iter().any(|prefix| prefixes.contains(&&**prefix))
@@ -63,7 +63,7 @@ impl<K: Sample> Simulation<K> {
         let object = &self.objects[self.process.object];
         let mut observed_runs = self.observed_runs();
         if delivered.windows(2).any(|pair| K::is_rescheduled(&pair[0], &pair[1])) {
-            observed_runs.rescheduled = Some(self.clock);
+            observed_runs.schedule_mut("default").rescheduled = Some(self.clock);
         }
         let delivered = &self.job_sets[jobs_before..=self.process.jobs];
         // A Job is recorded when it is deleted, too: its time may have been in the future before.

@@ -1,0 +1,174 @@
+//! Converts CronTabs between v1 and v2, on raw JSON and field by field.
+//!
+//! An object may be partial, as server-side apply sends it, or invalid. So a value moves whatever
+//! its type is, an absent field stays absent, nothing gets a default, and no content is an error.
+//! v1 stores what only v2 can express in the annotation [`V2_FIELDS`], so both ways are lossless.
+//!
+//! Architecture Invariant: pure.
+
+pub(crate) mod fields;
+mod places;
+mod v2_only;
+
+use portreeve_api::{CRONTABS, CRONTABS_V2, V2_FIELDS};
+use serde_json::{Map, Value};
+
+use self::{
+    fields::{SCHEDULES, SPEC_FIELDS, STATUS_FIELDS},
+    places::{put, take},
+    v2_only::V2Only,
+};
+
+/// Converts a CronTab to the given `apiVersion`.
+///
+/// # Errors
+///
+/// Returns an error only if the version is not one of ours, whatever the object contains.
+pub(crate) fn convert(mut object: Value, api_version: &str) -> Result<Value, String> {
+    if api_version == CRONTABS_V2.api_version() {
+        to_v2(&mut object);
+    } else if api_version == CRONTABS.api_version() {
+        to_v1(&mut object);
+    } else {
+        return Err(format!(
+            "cannot convert to {api_version:?}: CronTabs have the versions v1 and v2"
+        ));
+    }
+    Ok(object)
+}
+
+fn to_v2(object: &mut Value) {
+    let spec = object
+        .get_mut("spec")
+        .and_then(Value::as_object_mut)
+        .map(std::mem::take);
+    if let Some(spec) = spec {
+        let stored = take_annotation(object);
+        let v2_only = stored.as_ref().and_then(V2Only::read);
+        // An annotation that is not ours stays.
+        let annotation = if let Some(v2_only) = &v2_only {
+            v2_only.annotation.clone()
+        } else {
+            stored
+        };
+        set_annotation(object, annotation);
+        object["spec"] = spec_to_v2(spec, v2_only.unwrap_or_default()).into();
+    }
+    if let Some(status) = object.get_mut("status") {
+        status_to_v2(status);
+    }
+}
+
+fn to_v1(object: &mut Value) {
+    let spec = object
+        .get_mut("spec")
+        .and_then(Value::as_object_mut)
+        .map(std::mem::take);
+    if let Some(spec) = spec {
+        let annotation = take_annotation(object);
+        let (spec, v2_only) = spec_to_v1(spec, annotation);
+        set_annotation(object, v2_only.write());
+        object["spec"] = spec.into();
+    }
+    if let Some(status) = object.get_mut("status") {
+        status_to_v1(status);
+    }
+}
+
+/// Converts a spec of v1 with the annotation of its object; `None` if the annotation is foreign.
+pub(crate) fn spec_with_annotation(spec: Map<String, Value>, annotation: &str) -> Option<Map<String, Value>> {
+    let v2_only = V2Only::read(&annotation.into())?;
+    Some(spec_to_v2(spec, v2_only))
+}
+
+/// Converts a spec of v1. `v2_only` is what the annotation stores.
+fn spec_to_v2(mut spec: Map<String, Value>, v2_only: V2Only) -> Map<String, Value> {
+    // The schema of v1 has no such fields, so the apiserver removes them as well.
+    spec.retain(|name, _| !fields::is_v2_group(name));
+    let mut restored = Value::Object(v2_only.restore(&spec));
+    for field in SPEC_FIELDS {
+        // Only an annotation that was edited contains a value of a field that v1 has.
+        take(&mut restored, field.v2);
+        if let Some(value) = spec.remove(field.v1) {
+            put(&mut restored, field.v2, value);
+        }
+    }
+    if let Value::Object(restored) = restored {
+        spec.extend(restored);
+    }
+    spec
+}
+
+/// Converts a spec of v2, and returns what v1 cannot express.
+fn spec_to_v1(spec: Map<String, Value>, annotation: Option<Value>) -> (Map<String, Value>, V2Only) {
+    let mut rest = Value::Object(spec);
+    let moved: Vec<_> = SPEC_FIELDS
+        .iter()
+        .filter_map(|field| Some((field.v1, take(&mut rest, field.v2)?)))
+        .collect();
+    let Value::Object(mut spec) = rest else {
+        return (Map::new(), V2Only::default());
+    };
+    let names: Vec<String> = spec.keys().filter(|name| fields::is_v2_only(name)).cloned().collect();
+    let v2_only: Map<String, Value> = names.iter().filter_map(|name| spec.remove_entry(name)).collect();
+    spec.extend(moved.into_iter().map(|(name, value)| (name.to_owned(), value)));
+    let v2_only = V2Only::new(v2_only, annotation, &spec);
+    (spec, v2_only)
+}
+
+/// Moves the times of the schedule `default` from the top of a status to its entry.
+fn status_to_v2(status: &mut Value) {
+    if !has_list_or_none(status) {
+        return;
+    }
+    for field in STATUS_FIELDS {
+        let value = status.as_object_mut().and_then(|status| status.remove(field.v1));
+        if let Some(value) = value {
+            put(status, field.v2, value);
+        }
+    }
+}
+
+/// Moves the times of the schedule `default` to the top of a status.
+pub(crate) fn status_to_v1(status: &mut Value) {
+    for field in STATUS_FIELDS {
+        if status.get(field.v1).is_none()
+            && let Some(value) = take(status, field.v2)
+        {
+            status[field.v1] = value;
+        }
+    }
+}
+
+/// Returns whether the entry of a schedule has a place in this status.
+fn has_list_or_none(status: &Value) -> bool {
+    status.is_object() && status.get(SCHEDULES).is_none_or(Value::is_array)
+}
+
+fn take_annotation(object: &mut Value) -> Option<Value> {
+    let metadata = object.get_mut("metadata")?;
+    let annotations = metadata.get_mut("annotations")?.as_object_mut()?;
+    let value = annotations.remove(V2_FIELDS);
+    if value.is_some() && annotations.is_empty() {
+        metadata.as_object_mut()?.remove("annotations");
+    }
+    value
+}
+
+fn set_annotation(object: &mut Value, value: Option<Value>) {
+    let Some(value) = value else { return };
+    for path in ["/metadata", "/metadata/annotations"] {
+        let (parent, name) = path.rsplit_once('/').unwrap_or_default();
+        let Some(Value::Object(parent)) = object.pointer_mut(parent) else {
+            return;
+        };
+        let child = parent.entry(name).or_insert(Value::Null);
+        if !child.is_object() {
+            *child = Value::Object(Map::new());
+        }
+    }
+    object["metadata"]["annotations"][V2_FIELDS] = value;
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,509 @@
+//! Tests of the conversion without an apiserver.
+
+use expect_test::{Expect, expect};
+use proptest::{collection::vec, prelude::*, sample::select};
+use serde_json::json;
+
+use super::*;
+
+const V1: &str = "stable.example.com/v1";
+const V2: &str = "stable.example.com/v2";
+
+fn to(version: &str, object: &Value) -> Value {
+    let mut object = convert(object.clone(), version).expect("the version is known");
+    object["apiVersion"] = version.into();
+    object
+}
+
+fn check(version: &str, object: &Value, expected: &Expect) {
+    let converted = to(version, object);
+    expected.assert_eq(&serde_json::to_string_pretty(&converted).expect("serializes"));
+    let back = to(object["apiVersion"].as_str().expect("has a version"), &converted);
+    assert_eq!(&back, object, "the conversion back");
+}
+
+fn v1(spec: &Value) -> Value {
+    json!({"apiVersion": V1, "metadata": {"name": "a"}, "spec": spec})
+}
+
+fn v2(spec: &Value) -> Value {
+    json!({"apiVersion": V2, "metadata": {"name": "a"}, "spec": spec})
+}
+
+/// A CronTab of v1 with every field.
+fn full_v1() -> Value {
+    json!({
+        "apiVersion": V1,
+        "metadata": {"name": "a", "annotations": {"x": "y"}},
+        "spec": {
+            "schedule": "@daily", "timeZone": "Europe/Zurich", "dstPolicy": "Once", "suspend": true,
+            "concurrencyPolicy": "Forbid", "startingDeadlineSeconds": 1, "successfulJobsHistoryLimit": 2,
+            "failedJobsHistoryLimit": 3, "backoffLimit": 4, "activeDeadlineSeconds": 5,
+            "ttlSecondsAfterFinished": 6, "jobTemplate": {"containers": []},
+        },
+        "status": {
+            "lastScheduleTime": "t1", "nextScheduleTime": "t2", "lastMissedTime": "t3", "missedRuns": 1,
+            "observedSchedule": "@daily UTC", "scheduledSince": null, "active": [], "activeCount": 0,
+            "schedules": [{"name": "weekend", "lastScheduleTime": "t4"}],
+        },
+    })
+}
+
+#[test]
+fn every_field_of_v1_has_a_place_in_v2() {
+    check(
+        V2,
+        &full_v1(),
+        &expect![[r#"
+        {
+          "apiVersion": "stable.example.com/v2",
+          "metadata": {
+            "annotations": {
+              "x": "y"
+            },
+            "name": "a"
+          },
+          "spec": {
+            "runPolicy": {
+              "concurrencyPolicy": "Forbid",
+              "failedJobsHistoryLimit": 3,
+              "startingDeadlineSeconds": 1,
+              "successfulJobsHistoryLimit": 2
+            },
+            "schedules": [
+              {
+                "dstPolicy": "Once",
+                "name": "default",
+                "schedule": "@daily",
+                "timeZone": "Europe/Zurich"
+              }
+            ],
+            "suspend": true,
+            "template": {
+              "spec": {
+                "activeDeadlineSeconds": 5,
+                "backoffLimit": 4,
+                "template": {
+                  "spec": {
+                    "containers": []
+                  }
+                },
+                "ttlSecondsAfterFinished": 6
+              }
+            }
+          },
+          "status": {
+            "active": [],
+            "activeCount": 0,
+            "schedules": [
+              {
+                "lastMissedTime": "t3",
+                "lastScheduleTime": "t1",
+                "missedRuns": 1,
+                "name": "default",
+                "nextScheduleTime": "t2",
+                "observedSchedule": "@daily UTC",
+                "scheduledSince": null
+              },
+              {
+                "lastScheduleTime": "t4",
+                "name": "weekend"
+              }
+            ]
+          }
+        }"#]],
+    );
+}
+
+#[test]
+fn v1_keeps_what_only_v2_has_in_an_annotation() {
+    let object = v2(&json!({
+        "schedules": [
+            {"name": "weekend", "schedule": "0 8 * * 6"},
+            {"name": "default", "schedule": "@hourly", "suspend": true},
+        ],
+        "runPolicy": {"concurrencyPolicy": "Replace"},
+        "template": {
+            "metadata": {"labels": {"team": "a"}},
+            "spec": {"parallelism": 2, "template": {"spec": {"containers": [{"name": "main"}]}}},
+        },
+    }));
+    check(
+        V1,
+        &object,
+        &expect![[r#"
+        {
+          "apiVersion": "stable.example.com/v1",
+          "metadata": {
+            "annotations": {
+              "stable.example.com/v2": "{\"spec\":{\"schedules\":[{\"name\":\"weekend\",\"schedule\":\"0 8 * * 6\"},{\"name\":\"default\",\"suspend\":true}],\"template\":{\"metadata\":{\"labels\":{\"team\":\"a\"}},\"spec\":{\"parallelism\":2}}},\"with\":{\"suspend\":false}}"
+            },
+            "name": "a"
+          },
+          "spec": {
+            "concurrencyPolicy": "Replace",
+            "jobTemplate": {
+              "containers": [
+                {
+                  "name": "main"
+                }
+              ]
+            },
+            "schedule": "@hourly"
+          }
+        }"#]],
+    );
+}
+
+#[test]
+fn a_v2_object_that_v1_can_express_has_no_annotation() {
+    let object = v2(&json!({
+        "schedules": [{"name": "default", "schedule": "@hourly"}],
+        "suspend": false,
+        "template": {"spec": {"template": {"spec": {}}}},
+    }));
+    check(
+        V1,
+        &object,
+        &expect![[r#"
+        {
+          "apiVersion": "stable.example.com/v1",
+          "metadata": {
+            "name": "a"
+          },
+          "spec": {
+            "jobTemplate": {},
+            "schedule": "@hourly",
+            "suspend": false
+          }
+        }"#]],
+    );
+}
+
+#[test]
+fn partial_and_invalid_objects_are_converted() {
+    for spec in [
+        json!({}),
+        json!(null),
+        json!("text"),
+        json!({"schedules": []}),
+        json!({"schedules": "text"}),
+        json!({"schedules": [1, null, {"name": "default"}]}),
+        json!({"schedules": [{"name": "default", "schedule": 1}, {"name": "default", "schedule": 2}]}),
+        json!({"schedules": [{"schedule": "@daily"}]}),
+        json!({"schedules": {"default": {"schedule": "@daily"}}}),
+        json!({"runPolicy": {}, "template": {"spec": {"template": {}, "backoffLimit": null}}}),
+        json!({"runPolicy": null, "template": {"spec": "text"}}),
+        json!({"schedule": "a name of v1", "jobTemplate": 1}),
+    ] {
+        let object = v2(&spec);
+        assert_eq!(to(V2, &to(V1, &object)), object);
+    }
+    for spec in [
+        json!({}),
+        json!(null),
+        json!([1]),
+        json!({"schedule": null}),
+        json!({"schedule": {"text": 1}, "jobTemplate": [], "unknown": {"a": 1}}),
+        json!({"timeZone": "UTC"}),
+        json!({"concurrencyPolicy": 1, "suspend": "text"}),
+    ] {
+        let object = v1(&spec);
+        assert_eq!(to(V1, &to(V2, &object)), object);
+    }
+    for object in [
+        json!({"apiVersion": V1}),
+        json!({"apiVersion": V1, "status": "text"}),
+        json!({"apiVersion": V1, "status": {"schedules": "text", "missedRuns": 1}}),
+    ] {
+        assert_eq!(to(V1, &to(V2, &object)), object);
+    }
+}
+
+#[test]
+fn only_what_depends_on_an_edited_field_is_dropped() {
+    let object = v2(&json!({
+        "schedules": [
+            {"name": "default", "schedule": "@hourly", "suspend": true},
+            {"name": "weekend", "schedule": "0 8 * * 6"},
+        ],
+        "suspend": false,
+        "template": {"spec": {
+            "parallelism": 2,
+            "podFailurePolicy": {"rules": []},
+            "template": {"spec": {"containers": [{"name": "main", "image": "a"}]}},
+        }},
+    }));
+    let edited = |edit: &dyn Fn(&mut Value)| {
+        let mut seen = to(V1, &object);
+        edit(&mut seen["spec"]);
+        let spec = to(V2, &seen)["spec"].take();
+        assert_eq!(
+            spec["schedules"][1], object["spec"]["schedules"][1],
+            "it survives every edit"
+        );
+        assert_eq!(spec["template"]["spec"]["parallelism"], 2, "it survives every edit");
+        let is_suspended = !spec["schedules"][0]["suspend"].is_null();
+        (is_suspended, !spec["template"]["spec"]["podFailurePolicy"].is_null())
+    };
+    assert_eq!(edited(&|_| {}), (true, true));
+    assert_eq!(edited(&|spec| spec["schedule"] = "@daily".into()), (true, true));
+    assert_eq!(
+        edited(&|spec| spec["jobTemplate"]["containers"][0]["image"] = "b".into()),
+        (true, true)
+    );
+    assert_eq!(
+        edited(&|spec| spec["jobTemplate"]["containers"][0]["name"] = "b".into()),
+        (true, false)
+    );
+    assert_eq!(
+        edited(&|spec| spec["jobTemplate"]["restartPolicy"] = "Never".into()),
+        (true, true)
+    );
+    assert_eq!(
+        edited(&|spec| spec["jobTemplate"]["restartPolicy"] = "OnFailure".into()),
+        (true, false)
+    );
+    assert_eq!(edited(&|spec| spec["suspend"] = true.into()), (false, true));
+    assert_eq!(
+        edited(&|spec| drop(spec.as_object_mut().expect("an object").remove("suspend"))),
+        (true, true)
+    );
+}
+
+#[test]
+fn a_field_of_v1_wins_over_an_edited_annotation() {
+    let annotation = json!({"spec": {"runPolicy": {"concurrencyPolicy": "Forbid"}, "schedules": 1}}).to_string();
+    let mut object = v1(&json!({"schedule": "@daily"}));
+    object["metadata"]["annotations"] = json!({V2_FIELDS: annotation});
+    let expected = json!({"schedules": [{"name": "default", "schedule": "@daily"}]});
+    assert_eq!(to(V2, &object)["spec"], expected);
+}
+
+#[test]
+fn foreign_annotations_are_kept() {
+    let ours = json!({"spec": {"runPolicy": {}}}).to_string();
+    for (version, other, value) in [
+        (V1, V2, "text"),
+        (V1, V2, r#"{"spec": {"suspend": true}}"#),
+        (V2, V1, "text"),
+        (V2, V1, &ours),
+    ] {
+        let mut object = json!({"apiVersion": version, "metadata": {"name": "a"}, "spec": {}});
+        object["metadata"]["annotations"] = json!({V2_FIELDS: value, "x": "y"});
+        assert_eq!(to(version, &to(other, &object)), object);
+        // Beside fields that only v2 has.
+        if version == V2 {
+            object["spec"] = json!({"runPolicy": {}});
+            assert_eq!(to(V2, &to(V1, &object)), object);
+        }
+    }
+}
+
+#[test]
+fn other_versions_are_an_error() {
+    let error = convert(json!({}), "stable.example.com/v3").expect_err("it is unknown");
+    assert!(error.contains("\"stable.example.com/v3\""), "{error}");
+}
+
+/// A value of any type.
+fn value() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        (0..3_i64).prop_map(Value::from),
+        "[a-c@*]{0,3}".prop_map(Value::from),
+        vec(0..3_i64, 0..2).prop_map(Value::from),
+        Just(json!({})),
+        Just(json!({"name": "default"})),
+        Just(json!({"containers": [{"name": "main"}, 1]})),
+    ]
+}
+
+/// An object with some of these fields.
+fn object(fields: &'static [&'static str], value: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
+    vec((select(fields), value), 0..6)
+        .prop_map(|fields| {
+            fields
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect()
+        })
+        .boxed()
+}
+
+/// Mostly `likely`, and else any value.
+fn mostly(likely: impl Strategy<Value = Value> + 'static) -> BoxedStrategy<Value> {
+    prop_oneof![4 => likely, 1 => value()].boxed()
+}
+
+fn schedules(fields: &'static [&'static str]) -> BoxedStrategy<Value> {
+    let name = select(vec![
+        json!("default"),
+        json!("default"),
+        json!("weekend"),
+        json!(1),
+        json!(null),
+    ]);
+    let entry = (object(fields, value().boxed()), name).prop_map(|(mut entry, name)| {
+        if !name.is_null() {
+            entry["name"] = name;
+        }
+        entry
+    });
+    mostly(vec(mostly(entry), 0..4).prop_map(Value::from))
+}
+
+/// Sets some fields of an object.
+fn with(base: BoxedStrategy<Value>, name: &'static str, value: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
+    (base, proptest::option::of(value))
+        .prop_map(move |(mut base, value)| {
+            if let (Some(value), true) = (value, base.is_object()) {
+                base[name] = value;
+            }
+            base
+        })
+        .boxed()
+}
+
+fn v2_spec() -> BoxedStrategy<Value> {
+    let pods = with(object(&["metadata"], value().boxed()), "spec", value().boxed());
+    let job = object(
+        &[
+            "backoffLimit",
+            "activeDeadlineSeconds",
+            "ttlSecondsAfterFinished",
+            "parallelism",
+            "podFailurePolicy",
+        ],
+        value().boxed(),
+    );
+    let template = with(
+        object(&["metadata"], value().boxed()),
+        "spec",
+        mostly(with(job, "template", mostly(pods))),
+    );
+    let run_policy = object(
+        &[
+            "concurrencyPolicy",
+            "startingDeadlineSeconds",
+            "failedJobsHistoryLimit",
+            "other",
+        ],
+        value().boxed(),
+    );
+    let spec = object(&["suspend", "unknown", "schedule", "jobTemplate"], value().boxed());
+    let spec = with(
+        spec,
+        "schedules",
+        schedules(&["schedule", "timeZone", "dstPolicy", "suspend", "other"]),
+    );
+    mostly(with(
+        with(spec, "runPolicy", mostly(run_policy)),
+        "template",
+        mostly(template),
+    ))
+}
+
+fn v1_spec() -> BoxedStrategy<Value> {
+    mostly(object(
+        &[
+            "schedule",
+            "timeZone",
+            "dstPolicy",
+            "suspend",
+            "concurrencyPolicy",
+            "startingDeadlineSeconds",
+            "successfulJobsHistoryLimit",
+            "failedJobsHistoryLimit",
+            "jobTemplate",
+            "backoffLimit",
+            "activeDeadlineSeconds",
+            "ttlSecondsAfterFinished",
+            "unknown",
+        ],
+        value().boxed(),
+    ))
+}
+
+fn v1_status() -> BoxedStrategy<Value> {
+    let times = &[
+        "lastScheduleTime",
+        "missedRuns",
+        "observedSchedule",
+        "active",
+        "activeCount",
+        "unknown",
+    ];
+    // An entry `default` without a field exists only beside another one, which v1 never has.
+    let other = select(vec![json!({"name": "weekend", "missedRuns": 1}), json!(1), json!({})]);
+    let others = vec(other, 1..3).prop_map(Value::from);
+    with(object(times, value().boxed()), "schedules", others.boxed())
+}
+
+fn v2_status() -> BoxedStrategy<Value> {
+    let base = object(&["active", "activeCount", "unknown"], value().boxed());
+    mostly(with(
+        base,
+        "schedules",
+        schedules(&["lastScheduleTime", "missedRuns", "active"]),
+    ))
+}
+
+fn metadata() -> BoxedStrategy<Value> {
+    let annotation = select(vec![
+        "text".to_owned(),
+        json!({"spec": {"runPolicy": {}}}).to_string(),
+        json!({"annotation": "text"}).to_string(),
+    ]);
+    let annotations = prop_oneof![
+        Just(json!({"x": "y"})),
+        annotation.prop_map(|text| json!({V2_FIELDS: text})),
+    ];
+    with(
+        Just(json!({"name": "a", "labels": {"l": "m"}})).boxed(),
+        "annotations",
+        annotations.boxed(),
+    )
+}
+
+fn crontab(version: &'static str, spec: BoxedStrategy<Value>, status: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
+    let base = with(
+        Just(json!({"apiVersion": version, "metadata": {}})).boxed(),
+        "metadata",
+        metadata(),
+    );
+    with(with(base, "spec", spec), "status", status)
+}
+
+/// A value that both versions treat alike: `{}` for annotations that are gone.
+fn normalized(mut object: Value) -> Value {
+    if object.get("metadata").is_none() {
+        object["metadata"] = json!({});
+    }
+    object
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn v2_to_v1_and_back_loses_nothing(object in crontab(V2, v2_spec(), v2_status())) {
+        prop_assert_eq!(normalized(to(V2, &to(V1, &object))), object);
+    }
+
+    #[test]
+    fn v1_to_v2_and_back_loses_nothing(object in crontab(V1, v1_spec(), v1_status())) {
+        // An annotation that looks like ours but is not its normal form may change.
+        prop_assume!(object.pointer("/metadata/annotations").is_none_or(|annotations| {
+            annotations.get(V2_FIELDS).is_none_or(|text| text == "text")
+        }));
+        prop_assert_eq!(normalized(to(V1, &to(V2, &object))), object);
+    }
+
+    #[test]
+    fn a_second_conversion_changes_nothing(object in crontab(V2, v2_spec(), v2_status())) {
+        let seen = to(V1, &object);
+        prop_assert_eq!(to(V1, &to(V2, &seen)), seen);
+    }
+}

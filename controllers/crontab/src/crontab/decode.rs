@@ -1,0 +1,252 @@
+//! Decodes CronTabs of both versions.
+//!
+//! A CronTab of v1 that has fields of v2 in an annotation is converted first. All others are decoded
+//! without a conversion, because most CronTabs are of that kind.
+//!
+//! Architecture Invariant: pure.
+
+use std::sync::Arc;
+
+use portreeve_api::{
+    AnnotatedMetadata, CRONTABS_V2, ConcurrencyPolicy, CronTabStatus, CronTabV2Status, DEFAULT_SCHEDULE, DstPolicyName,
+    ScheduleStatus,
+};
+use serde::{Deserialize, Deserializer, de::Error};
+use serde_json::{Map, Value, value::RawValue};
+
+use super::{
+    Annotations, CachedCronTab, DEFAULT, Version,
+    spec::{JobFields, ScheduleSpec, Spec, Template},
+};
+use crate::conversion;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Encoded<'a> {
+    #[serde(default)]
+    api_version: Box<str>,
+    metadata: AnnotatedMetadata<Annotations>,
+    #[serde(borrow, default)]
+    spec: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    status: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SpecV1 {
+    schedule: Box<str>,
+    job_template: Box<RawValue>,
+    #[serde(default)]
+    time_zone: Option<Box<str>>,
+    #[serde(default)]
+    suspend: Option<bool>,
+    #[serde(default)]
+    concurrency_policy: ConcurrencyPolicy,
+    #[serde(default)]
+    starting_deadline_seconds: Option<i64>,
+    #[serde(default)]
+    successful_jobs_history_limit: Option<usize>,
+    #[serde(default)]
+    failed_jobs_history_limit: Option<usize>,
+    #[serde(default)]
+    dst_policy: DstPolicyName,
+    #[serde(default)]
+    backoff_limit: Option<i32>,
+    #[serde(default)]
+    active_deadline_seconds: Option<i64>,
+    #[serde(default)]
+    ttl_seconds_after_finished: Option<i32>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SpecV2 {
+    schedules: Vec<ScheduleV2>,
+    #[serde(default)]
+    suspend: Option<bool>,
+    #[serde(default)]
+    run_policy: Option<RunPolicyV2>,
+    template: Box<RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ScheduleV2 {
+    name: Box<str>,
+    schedule: Box<str>,
+    #[serde(default)]
+    time_zone: Option<Box<str>>,
+    #[serde(default)]
+    dst_policy: DstPolicyName,
+    #[serde(default)]
+    suspend: Option<bool>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RunPolicyV2 {
+    #[serde(default)]
+    concurrency_policy: ConcurrencyPolicy,
+    #[serde(default)]
+    starting_deadline_seconds: Option<i64>,
+    #[serde(default)]
+    successful_jobs_history_limit: Option<usize>,
+    #[serde(default)]
+    failed_jobs_history_limit: Option<usize>,
+}
+
+impl<'de> Deserialize<'de> for CachedCronTab {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Encoded {
+            api_version,
+            mut metadata,
+            spec,
+            status,
+        } = Encoded::deserialize(deserializer)?;
+        let version = if *api_version == CRONTABS_V2.api_version() {
+            Version::V2
+        } else {
+            Version::V1
+        };
+        let annotations = metadata.annotations.as_mut();
+        let v2_only = annotations.and_then(|annotations| annotations.v2_only.take());
+        let spec = spec.map(|spec| decode_spec(version, spec, v2_only.as_deref()));
+        let status = status.map(|status| decode_status(version, status));
+        Ok(Self {
+            version,
+            metadata,
+            spec: spec.transpose().map_err(D::Error::custom)?,
+            status: status.transpose().map_err(D::Error::custom)?,
+        })
+    }
+}
+
+fn decode_spec(version: Version, spec: &RawValue, v2_only: Option<&str>) -> Result<Spec, String> {
+    let (version, spec) = match (version, v2_only) {
+        (Version::V1, Some(annotation)) => {
+            let fields: Map<String, Value> = decode("spec", spec.get())?;
+            let Some(converted) = conversion::spec_with_annotation(fields, annotation) else {
+                return decode::<SpecV1>("spec", spec.get()).map(Spec::from);
+            };
+            (
+                Version::V2,
+                serde_json::to_string(&converted).map_err(|error| error.to_string())?,
+            )
+        }
+        (version, _) => (version, spec.get().to_owned()),
+    };
+    match version {
+        Version::V1 => decode::<SpecV1>("spec", &spec).map(Spec::from),
+        Version::V2 => decode::<SpecV2>("spec", &spec).map(Spec::from),
+    }
+}
+
+fn decode_status(version: Version, status: &RawValue) -> Result<CronTabV2Status, String> {
+    match version {
+        Version::V1 => decode::<CronTabStatus>("status", status.get()).map(status_of_v1),
+        Version::V2 => decode("status", status.get()),
+    }
+}
+
+fn decode<T: for<'de> Deserialize<'de>>(field: &str, json: &str) -> Result<T, String> {
+    serde_json::from_str(json).map_err(|error| format!("{field}: {error}"))
+}
+
+impl From<SpecV1> for Spec {
+    fn from(spec: SpecV1) -> Self {
+        Self {
+            schedules: vec![ScheduleSpec {
+                name: Arc::clone(&DEFAULT),
+                schedule: spec.schedule,
+                time_zone: spec.time_zone,
+                dst_policy: spec.dst_policy,
+                suspend: false,
+            }],
+            suspend: spec.suspend.unwrap_or_default(),
+            concurrency: spec.concurrency_policy,
+            deadline: spec.starting_deadline_seconds,
+            keep_successful: spec.successful_jobs_history_limit,
+            keep_failed: spec.failed_jobs_history_limit,
+            template: Template::Pod {
+                pod: spec.job_template,
+                job: JobFields {
+                    backoff_limit: spec.backoff_limit,
+                    active_deadline_seconds: spec.active_deadline_seconds,
+                    ttl_seconds_after_finished: spec.ttl_seconds_after_finished,
+                },
+            },
+        }
+    }
+}
+
+impl From<SpecV2> for Spec {
+    fn from(spec: SpecV2) -> Self {
+        let mut schedules: Vec<ScheduleSpec> = Vec::with_capacity(spec.schedules.len());
+        for schedule in spec.schedules {
+            // The definition rejects a second schedule of the same name.
+            if schedules.iter().all(|known| *known.name != *schedule.name) {
+                schedules.push(ScheduleSpec::from(schedule));
+            }
+        }
+        let run_policy = spec.run_policy.unwrap_or_default();
+        Self {
+            schedules,
+            suspend: spec.suspend.unwrap_or_default(),
+            concurrency: run_policy.concurrency_policy,
+            deadline: run_policy.starting_deadline_seconds,
+            keep_successful: run_policy.successful_jobs_history_limit,
+            keep_failed: run_policy.failed_jobs_history_limit,
+            template: Template::Job(spec.template),
+        }
+    }
+}
+
+impl From<ScheduleV2> for ScheduleSpec {
+    fn from(schedule: ScheduleV2) -> Self {
+        let is_default = *schedule.name == *DEFAULT_SCHEDULE;
+        Self {
+            name: if is_default {
+                Arc::clone(&DEFAULT)
+            } else {
+                schedule.name.into()
+            },
+            schedule: schedule.schedule,
+            time_zone: schedule.time_zone,
+            dst_policy: schedule.dst_policy,
+            suspend: schedule.suspend.unwrap_or_default(),
+        }
+    }
+}
+
+/// Moves the times at the top of a status of v1 to the schedule `default`.
+fn status_of_v1(status: CronTabStatus) -> CronTabV2Status {
+    let mut schedules = status.schedules;
+    let known = schedules.iter().position(|schedule| schedule.name == DEFAULT_SCHEDULE);
+    let index = known.unwrap_or_else(|| {
+        schedules.insert(0, ScheduleStatus::default());
+        0
+    });
+    schedules[index] = ScheduleStatus {
+        name: DEFAULT_SCHEDULE.to_owned(),
+        last_schedule_time: status.last_schedule_time,
+        next_schedule_time: status.next_schedule_time,
+        last_missed_time: status.last_missed_time,
+        missed_runs: status.missed_runs,
+        observed_schedule: status.observed_schedule,
+        scheduled_since: status.scheduled_since,
+        active: schedules[index].active,
+        suspended: schedules[index].suspended,
+    };
+    CronTabV2Status {
+        schedules,
+        active: status.active,
+        active_count: status.active_count,
+        last_successful_time: status.last_successful_time,
+        last_failure_time: status.last_failure_time,
+        last_run_now: status.last_run_now,
+        job_name_format: status.job_name_format,
+        observed_generation: status.observed_generation,
+        conditions: status.conditions,
+    }
+}
