@@ -51,9 +51,17 @@ impl Authority {
     /// # Errors
     /// Returns an error if the certificate cannot be created.
     pub fn server_certificate(&self) -> Result<IssuedCertificate> {
-        let mut params = CertificateParams::new(["127.0.0.1".to_owned(), "localhost".to_owned()])
-            .context("failed to create the parameters of a certificate")?;
-        params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
+        self.server_certificate_for(["127.0.0.1", "localhost"])
+    }
+
+    /// Issues a certificate for a server with these DNS names and IP addresses.
+    ///
+    /// # Errors
+    /// Returns an error if a name is invalid or the certificate cannot be created.
+    pub fn server_certificate_for<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Result<IssuedCertificate> {
+        let names: Vec<_> = names.into_iter().map(str::to_owned).collect();
+        let mut params = CertificateParams::new(names).context("failed to create the parameters of a certificate")?;
+        params.distinguished_name.push(DnType::CommonName, "server");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         self.issue(params)
     }
