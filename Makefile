@@ -30,7 +30,7 @@ run: servers ## start a control plane, the daemon with every controller and the 
 test: export RUST_TEST_THREADS ?= 6
 test: export GOGC ?= off
 test: export GOMEMLIMIT ?= 1GiB
-test: control-plane manifest-tools prometheus image-binary loom ## run every test of the workspace, on real servers
+test: control-plane manifest-tools prometheus cainjector image-binary loom ## run every test of the workspace, on real servers
 	$(CARGO) test --locked --workspace
 
 .PHONY: loom
@@ -81,6 +81,10 @@ manifest-tools: ## build helm and kustomize into the cache, unless they exist
 prometheus: ## put prometheus, promtool and the Prometheus operator's CRDs into the cache, unless they exist
 	@hack/prometheus/install >/dev/null
 	@hack/prometheus/crds >/dev/null
+
+.PHONY: cainjector
+cainjector: ## build cert-manager's cainjector into the cache, unless it exists
+	@hack/cainjector/build >/dev/null
 
 .PHONY: image
 image: ## build the image: one static binary, with buildah, podman or docker

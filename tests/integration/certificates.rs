@@ -1,6 +1,7 @@
 //! `--tls-secret`: the leader issues certificates, and every replica serves them.
 
 mod bundles;
+mod cert_manager;
 mod lost;
 mod rotation;
 pub(crate) mod webhooks;

@@ -22,8 +22,8 @@ const OBJECTS: [&str; 5] = [
     "Service portreeve-webhook",
     "ValidatingWebhookConfiguration portreeve-webhooks.portreeve-system.portreeve",
 ];
-const ENABLED: &str = "webhooks.enabled=true";
-const CERT_MANAGER: [&str; 2] = [
+pub(crate) const ENABLED: &str = "webhooks.enabled=true";
+pub(crate) const CERT_MANAGER: [&str; 2] = [
     "servingCertificate.certManager.enabled=true",
     "servingCertificate.certManager.issuerRef.name=an-issuer",
 ];
