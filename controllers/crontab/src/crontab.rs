@@ -2,6 +2,7 @@
 //!
 //! Architecture Invariant: pure.
 
+mod cached;
 mod decode;
 mod spec;
 
@@ -9,16 +10,14 @@ use std::sync::{Arc, LazyLock};
 
 use jiff::{Timestamp, tz::TimeZone};
 use portreeve_api::{
-    AnnotatedMetadata, CRONTABS, CRONTABS_V2, CronTabV2Status, DEFAULT_SCHEDULE, JobNameFormat, Metadata, Resource,
-    ScheduleStatus,
+    CRONTABS, CRONTABS_V2, CronTabV2Status, DEFAULT_SCHEDULE, JobNameFormat, Resource, ScheduleStatus,
     conditions::{self, ConditionStatus, ConditionUpdate},
 };
-use portreeve_informer::Projection;
 use portreeve_reconcile::{LATENCY_BUCKETS, Object};
-use serde::Deserialize;
 use serde_json::{Value, json};
 
-use self::spec::Spec;
+pub(crate) use self::cached::CachedCronTab;
+use self::spec::{DEFAULT, Version};
 use crate::{
     assess::{AssessedSchedule, Assessment},
     conversion::{self, fields::STATUS_FIELDS},
@@ -33,41 +32,6 @@ const LABEL: &str = "stable.example.com/crontab";
 /// The reason of condition Ready while the CronTab is suspended. The next decision reads it from
 /// the status.
 const SUSPENDED: &str = "Suspended";
-
-/// The name of the schedule that every CronTab has.
-static DEFAULT: LazyLock<Arc<str>> = LazyLock::new(|| DEFAULT_SCHEDULE.into());
-
-/// The fields of a CronTab that the informer stores, in the structure of v2.
-#[derive(Debug)]
-pub(crate) struct CachedCronTab {
-    /// The version that the object was read in.
-    version: Version,
-    metadata: AnnotatedMetadata<Annotations>,
-    spec: Option<Spec>,
-    status: Option<CronTabV2Status>,
-}
-
-/// A version of CronTabs.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Version {
-    V1,
-    V2,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct Annotations {
-    #[serde(rename = "stable.example.com/run-now")]
-    run_now: Option<Arc<str>>,
-    /// Only read to decode the spec.
-    #[serde(rename = "stable.example.com/v2")]
-    v2_only: Option<Box<str>>,
-}
-
-impl Projection for CachedCronTab {
-    fn metadata(&self) -> &Metadata {
-        &self.metadata.base
-    }
-}
 
 impl CachedCronTab {
     fn name(&self) -> &str {
@@ -209,6 +173,7 @@ fn condition_update<'a>(
 
 impl ScheduleResource for CachedCronTab {
     const RESOURCE: Resource = CRONTABS;
+    const VERSIONS: &'static [&'static str] = &["v1", "v2"];
     const SKEW_METRIC: &'static str = "crontab_controller_job_creation_skew_duration_seconds";
     const SKEW_BUCKETS: &'static [f64] = LATENCY_BUCKETS;
     const MISSED_METRIC: Option<&'static str> = Some("crontab_controller_missed_runs_total");

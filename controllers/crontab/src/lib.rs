@@ -143,7 +143,7 @@ fn build<K: ScheduleResource>(
     workers: &'static str,
 ) -> Result<Registrations, BuildError> {
     let workers = ctx.flag::<u16>(workers)?;
-    let objects: Informer<K> = ctx.informer(Watch::all(K::RESOURCE));
+    let objects: Informer<K> = ctx.informer(Watch::all(K::RESOURCE).decoding(K::VERSIONS));
     let jobs: Informer<CachedJob> = ctx.informer(Watch::all(JOBS));
     let run_tracker = RunTracker::default();
     let reconciler = CronReconciler {

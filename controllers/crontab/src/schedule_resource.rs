@@ -23,6 +23,8 @@ use crate::{
 pub(crate) trait ScheduleResource: Projection {
     /// The resource of this kind.
     const RESOURCE: Resource;
+    /// The versions that can be decoded, if there are several.
+    const VERSIONS: &'static [&'static str] = &[];
     /// The name of the histogram that observes how late Jobs are created.
     const SKEW_METRIC: &'static str;
     /// The buckets of this histogram, in seconds.

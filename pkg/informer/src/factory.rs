@@ -112,6 +112,9 @@ impl Factory {
         let mut informers = self.0.informers.lock();
         informers.retain(|_, handle| handle.strong_count() > 0);
         let shared = self.0.shared_watch(watch.clone());
+        if !watch.versions.is_empty() {
+            shared.versions.get_or_init(|| watch.versions);
+        }
         let key = (TypeId::of::<T>(), watch);
         let existing = informers.get(&key).and_then(Weak::upgrade);
         if let Some(handle) = existing.and_then(|handle| handle.downcast::<Handle<T>>().ok()) {
@@ -224,6 +227,7 @@ impl Inner {
                 idle_timeout: self.informer_config.idle_timeout,
                 reporter: shared.reporter.clone(),
                 crd_signal: shared.crd_signal.clone(),
+                versions: Arc::clone(&shared.versions),
                 terms: shared.terms.subscribe(),
                 outage: self.informer_config.outage.clone(),
             };

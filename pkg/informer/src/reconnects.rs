@@ -18,6 +18,8 @@ pub(crate) enum RelistReason {
     Reader,
     /// The last list failed.
     ListFailed,
+    /// The objects are stored in another version now.
+    Version,
 }
 
 /// Why a watch that ended resumes from its last version.
@@ -36,13 +38,14 @@ pub(crate) enum RestartReason {
 }
 
 impl RelistReason {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Term,
         Self::Expired,
         Self::Silence,
         Self::WatchFailed,
         Self::Reader,
         Self::ListFailed,
+        Self::Version,
     ];
 
     fn label(self) -> &'static str {
@@ -53,6 +56,7 @@ impl RelistReason {
             Self::WatchFailed => "watch_failed",
             Self::Reader => "reader",
             Self::ListFailed => "list_failed",
+            Self::Version => "version",
         }
     }
 }

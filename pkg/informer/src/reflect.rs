@@ -4,11 +4,12 @@
 //! loses a whole list to one bad object, and may start from a stale cache.
 
 mod error;
+mod stored_version;
 
 use std::{
     future::{Future, pending},
     hash::{DefaultHasher, Hasher},
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, OnceLock, atomic::Ordering},
     time::Duration,
 };
 
@@ -22,7 +23,10 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use self::error::{Error, MAX_LINE};
+use self::{
+    error::{Error, MAX_LINE},
+    stored_version::{FollowedVersion, version_change},
+};
 use crate::{
     StatusReporter, Watch, WatchFailure,
     backoff::Backoff,
@@ -55,6 +59,8 @@ pub(crate) struct ReflectorConfig {
     /// Reports changes of the resource's CRD. If it was deleted and the resource is not served
     /// either, the loop treats its objects as deleted. After a 404 alone, it keeps them.
     pub(crate) crd_signal: CrdSignal,
+    /// The versions that every reader decodes; unset if there is only one.
+    pub(crate) versions: Arc<OnceLock<&'static [&'static str]>>,
     /// The current term. Each new term starts a new list (see [`crate::Cache::begin_term`]).
     pub(crate) terms: watch::Receiver<u64>,
     /// Its end ends the waits after failures that it has caused.
@@ -131,6 +137,9 @@ impl Reflector {
         // Listen before the request, so that a wake during the request is not missed. A wake during
         // a watch is dropped.
         let woken = wake.notified();
+        if let Some(version) = self.version_to_read().await {
+            self.read_version(version);
+        }
         match self.list().await {
             Ok(version) => {
                 drop(woken);
@@ -191,6 +200,32 @@ impl Reflector {
         }
     }
 
+    /// Returns the version to read, if it is another one than now. If the apiserver does not send
+    /// the definition, the version stays.
+    async fn version_to_read(&self) -> Option<&'static str> {
+        match self.followed_version() {
+            Some(followed) => followed.other().await,
+            None => None,
+        }
+    }
+
+    fn followed_version(&self) -> Option<FollowedVersion> {
+        let versions = *self.config.versions.get()?;
+        Some(FollowedVersion {
+            client: self.config.client.clone(),
+            resource: self.config.watch.resource.clone(),
+            versions,
+            crd_changed: Arc::clone(&self.config.crd_signal.wake),
+        })
+    }
+
+    /// Lists and watches in this version from now on.
+    fn read_version(&mut self, version: &'static str) {
+        let resource = &mut self.config.watch.resource;
+        tracing::info!(%resource, version, "reading objects in their stored version");
+        resource.version = version.into();
+    }
+
     /// Schedules a list for readers that have panicked. Fails if every reader has, so that the loop
     /// backs off and lists.
     fn schedule_relist_after_panic(&mut self) -> Result<(), Error> {
@@ -239,6 +274,7 @@ impl Reflector {
     /// Watches from `version`, and reconnects as often as necessary, until a list is needed.
     async fn watch_until_list(&mut self, mut version: String) {
         let readers = Arc::clone(&self.readers);
+        let versions = self.followed_version();
         let mut is_resumed = false;
         loop {
             let ended = tokio::select! {
@@ -246,6 +282,11 @@ impl Reflector {
                 biased;
                 () = readers.wait_for_unlisted() => {
                     self.relist_reason = Some(RelistReason::Reader);
+                    return self.trust.forget_list();
+                }
+                version = version_change(versions.as_ref()) => {
+                    self.relist_reason = Some(RelistReason::Version);
+                    self.read_version(version);
                     return self.trust.forget_list();
                 }
                 ended = self.watch(&mut version, is_resumed) => ended,

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -28,6 +28,8 @@ pub(crate) struct SharedWatch {
     /// The current term. Each new term starts a new list.
     pub(crate) terms: watch::Sender<u64>,
     pub(crate) crd_signal: CrdSignal,
+    /// The versions that every reader decodes; unset if there is only one.
+    pub(crate) versions: Arc<OnceLock<&'static [&'static str]>>,
     pub(crate) stopped: CancellationToken,
     has_loop: AtomicBool,
     _loop_guard: DropGuard,
@@ -56,6 +58,7 @@ impl SharedWatch {
             reporter: StatusReporter::default(),
             terms: watch::Sender::new(0),
             crd_signal: CrdSignal::default(),
+            versions: Arc::default(),
             has_loop: AtomicBool::new(false),
             _loop_guard: stopped.clone().drop_guard(),
             stopped,

@@ -277,6 +277,10 @@ impl<T: Projection> Store<T> {
         let recreated = old_metadata.is_some_and(|old| old.uid != new_metadata.uid);
         if !recreated && old_metadata.is_some_and(|old| old.resource_version == new_metadata.resource_version) {
             self.undecodable.remove(&key);
+            // A list in another version contains the same object in another form.
+            if let Phase::Listing { .. } = self.phase {
+                self.objects.insert(key, new);
+            }
             return Vec::new();
         }
         let before = old.as_ref().map(|old| self.values(old)).unwrap_or_default();

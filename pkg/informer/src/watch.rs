@@ -1,11 +1,15 @@
 //! The selection of objects that a watch covers, and its URL.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
 
 use portreeve_api::Resource;
 
-/// The objects that a watch covers. Informers with equal values share one watch.
-#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+/// The objects that a watch covers. Informers of the same objects share one watch.
+#[derive(Clone, Debug)]
 pub struct Watch {
     /// The resource.
     pub resource: Resource,
@@ -15,6 +19,23 @@ pub struct Watch {
     pub labels: String,
     /// A field selector. The empty string selects all objects.
     pub fields: String,
+    /// The versions that the reader decodes, if there are several; see [`Watch::decoding`].
+    pub versions: &'static [&'static str],
+}
+
+/// Two watches are equal if they cover the same objects.
+impl PartialEq for Watch {
+    fn eq(&self, other: &Self) -> bool {
+        self.objects() == other.objects()
+    }
+}
+
+impl Eq for Watch {}
+
+impl Hash for Watch {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.objects().hash(state);
+    }
 }
 
 impl Watch {
@@ -25,7 +46,22 @@ impl Watch {
             namespace: None,
             labels: String::new(),
             fields: String::new(),
+            versions: &[],
         }
+    }
+
+    /// Declares that the reader decodes objects of each of these versions. The watch then reads the
+    /// one in which all objects are stored, so that it does not depend on a conversion webhook, and
+    /// else the first one. It follows changes of the CRD. All other readers of the watch get the
+    /// same version.
+    #[must_use]
+    pub fn decoding(mut self, versions: &'static [&'static str]) -> Self {
+        self.versions = versions;
+        self
+    }
+
+    fn objects(&self) -> (&Resource, Option<&str>, &str, &str) {
+        (&self.resource, self.namespace.as_deref(), &self.labels, &self.fields)
     }
 
     /// Returns whether the watch covers all objects of its resource.

@@ -15,8 +15,8 @@ use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::{Map, Value, value::RawValue};
 
 use super::{
-    Annotations, CachedCronTab, DEFAULT, Version,
-    spec::{JobFields, ScheduleSpec, Spec, Template},
+    cached::{Annotations, CachedCronTab},
+    spec::{DEFAULT, JobFields, ScheduleSpec, Spec, Template, Version},
 };
 use crate::conversion;
 

@@ -2,7 +2,7 @@
 //!
 //! Architecture Invariant: pure.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use jiff::{SignedDuration, tz::TimeZone};
 use portreeve_api::{ConcurrencyPolicy, DEFAULT_SCHEDULE, DstPolicyName};
@@ -10,12 +10,21 @@ use portreeve_cron::{Dialect, DstPolicy, Schedule};
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 
-use super::Version;
 use crate::{
     input::{DesiredSchedule, Fault},
     schedule_resource::{TemplateMetadata, decode_template},
     scheduled_times::{Timetable, load_zone},
 };
+
+/// The name of the schedule that every CronTab has.
+pub(super) static DEFAULT: LazyLock<Arc<str>> = LazyLock::new(|| DEFAULT_SCHEDULE.into());
+
+/// A version of CronTabs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Version {
+    V1,
+    V2,
+}
 
 /// The spec of a CronTab.
 #[derive(Debug)]

@@ -5,6 +5,7 @@ mod backoff;
 mod list;
 mod reconnects;
 mod recovery;
+mod versions;
 mod watch;
 
 use std::sync::atomic::AtomicBool;
@@ -62,6 +63,15 @@ impl Fixture {
     }
 
     fn with_idle_timeout(idle_timeout: Duration) -> Self {
+        Self::start(idle_timeout, Arc::default())
+    }
+
+    /// Starts a loop whose readers decode several versions.
+    fn with_versions(versions: &'static [&'static str]) -> Self {
+        Self::start(Duration::from_secs(90), Arc::new(OnceLock::from(versions)))
+    }
+
+    fn start(idle_timeout: Duration, versions: Arc<OnceLock<&'static [&'static str]>>) -> Self {
         let (client, server) = Server::start();
         let events = Arc::new(Mutex::new(Vec::new()));
         let (reporter, crd_signal) = (StatusReporter::default(), CrdSignal::default());
@@ -73,6 +83,7 @@ impl Fixture {
             idle_timeout,
             reporter: reporter.clone(),
             crd_signal: crd_signal.clone(),
+            versions,
             terms: tokio::sync::watch::channel(0).1,
             outage: Outage::default(),
         };

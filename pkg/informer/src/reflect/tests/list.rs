@@ -209,6 +209,7 @@ async fn metadata_only_requests_use_the_media_type() {
         idle_timeout: Duration::from_secs(90),
         reporter: StatusReporter::default(),
         crd_signal: CrdSignal::default(),
+        versions: Arc::default(),
         terms: tokio::sync::watch::channel(0).1,
         outage: Outage::default(),
     };

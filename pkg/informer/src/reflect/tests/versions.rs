@@ -1,0 +1,100 @@
+//! Tests of loops that read the version in which objects are stored.
+
+use super::*;
+use crate::scripted::DEFINITIONS;
+
+const V1ALPHA1: &str = "/apis/samplecontroller.k8s.io/v1alpha1/foos";
+const V1: &str = "/apis/samplecontroller.k8s.io/v1/foos";
+
+/// A list with the definition of Foos, whose objects are stored in these versions.
+fn definition(stored: &[&str], v1_served: bool) -> Value {
+    json!({"items": [{
+        "spec": {"versions": [{"name": "v1alpha1", "served": true}, {"name": "v1", "served": v1_served}]},
+        "status": {"storedVersions": stored},
+    }]})
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_loop_follows_the_stored_version() {
+    let mut fixture = Fixture::with_versions(&["v1alpha1", "v1"]);
+    let call = fixture.server.expect_list().await;
+    assert_eq!(call.path, DEFINITIONS);
+    assert_eq!(
+        call.query["fieldSelector"],
+        "metadata.name%3Dfoos.samplecontroller.k8s.io"
+    );
+    call.answer(&definition(&["v1alpha1"], true));
+    fixture
+        .server
+        .call_for(V1ALPHA1)
+        .await
+        .answer(&list(10, &[foo("a", 5)]));
+    fixture
+        .server
+        .call_for(DEFINITIONS)
+        .await
+        .answer(&definition(&["v1alpha1"], true));
+    let watch = fixture.server.call_for(V1ALPHA1).await.watch();
+
+    // During a migration, objects are stored in both versions.
+    fixture.crd_signal.notify(false);
+    let call = fixture.server.call_for(DEFINITIONS).await;
+    call.answer(&definition(&["v1alpha1", "v1"], true));
+    settle().await;
+    assert!(!watch.is_abandoned());
+
+    fixture.crd_signal.notify(false);
+    fixture
+        .server
+        .call_for(DEFINITIONS)
+        .await
+        .answer(&definition(&["v1"], true));
+    fixture
+        .server
+        .call_for(DEFINITIONS)
+        .await
+        .answer(&definition(&["v1"], true));
+    fixture.server.call_for(V1).await.answer(&list(20, &[foo("a", 5)]));
+    assert!(watch.is_abandoned());
+    assert_eq!(fixture.server.call_for(V1).await.query["resourceVersion"], "20");
+    assert_eq!(
+        fixture.events(),
+        ["relisting", "listed a@5", "synced", "relisting", "listed a@5", "synced"]
+    );
+    let relists = fixture.reporter.status().reconnects;
+    assert!(relists.relists().any(|count| count == ("version", 1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_version_is_read_unless_the_stored_one_is_served_and_known() {
+    for answer in [
+        definition(&["v1"], false),
+        definition(&["v2"], true),
+        definition(&[], true),
+        json!({"items": []}),
+        status(403, "Forbidden"),
+        json!("text"),
+    ] {
+        let mut fixture = Fixture::with_versions(&["v1alpha1", "v1"]);
+        fixture.server.expect_list().await.answer(&answer);
+        assert_eq!(fixture.server.expect_list().await.path, V1ALPHA1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_version_stays_while_the_definition_cannot_be_read() {
+    let mut fixture = Fixture::with_versions(&["v1alpha1", "v1"]);
+    fixture.server.expect_list().await.answer(&definition(&["v1"], true));
+    let call = fixture.server.expect_list().await;
+    assert_eq!(call.path, V1);
+    call.answer(&list(10, &[]));
+    fixture.server.call_for(DEFINITIONS).await.refuse();
+    let watch = fixture.server.call_for(V1).await.watch();
+    watch.event("ERROR", &status(410, "Expired"));
+    fixture
+        .server
+        .call_for(DEFINITIONS)
+        .await
+        .answer(&status(503, "ServiceUnavailable"));
+    assert_eq!(fixture.server.expect_list().await.path, V1);
+}
