@@ -10,6 +10,7 @@ mod manifests;
 mod offline;
 mod rows;
 mod table;
+mod versions;
 
 use anyhow::{Result, ensure};
 use portreeve_testing::ControlPlane;

@@ -6,19 +6,21 @@
 //!
 //! Architecture Invariant: pure. The time is an argument.
 
+mod reviewed;
+
 use std::cmp::Ordering;
 
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
-use portreeve_api::{CRONTAB_POLICIES, CRONTABS, DstPolicyName};
+use portreeve_api::{CRONTAB_POLICIES, CRONTABS};
 use portreeve_cron::{Dialect, DstPolicy, Schedule, load_zone};
 use portreeve_reconcile::admission::{FieldError, Review, Verdict, Webhook};
 use serde::Deserialize;
 
+use self::reviewed::{ReviewedCronTab, ReviewedSchedule};
 use crate::conversion;
 
 /// The name of both webhooks, which have a path each.
 const WEBHOOK: &str = "crontabs.stable.example.com";
-const SCHEDULE: &str = "spec.schedule";
 /// A day in seconds.
 const DAY: i64 = 24 * 60 * 60;
 /// The number of days with runs among which two in a row are searched: those of five years.
@@ -27,30 +29,6 @@ const SEARCHED_DAYS: usize = 5 * 366;
 const CLOCK_CHANGES_WITHIN: SignedDuration = SignedDuration::from_hours(366 * 24);
 /// Longer than any change of the clock.
 const AROUND_A_CHANGE: SignedDuration = SignedDuration::from_hours(25);
-
-/// The fields of a CronTab that are reviewed.
-#[derive(Deserialize)]
-struct ReviewedCronTab {
-    #[serde(default)]
-    metadata: ReviewedMetadata,
-    spec: Option<ReviewedSpec>,
-}
-
-#[derive(Default, Deserialize)]
-struct ReviewedMetadata {
-    #[serde(default)]
-    uid: String,
-}
-
-#[derive(Deserialize, PartialEq)]
-#[serde(rename_all = "camelCase")]
-struct ReviewedSpec {
-    schedule: String,
-    time_zone: Option<String>,
-    #[serde(default)]
-    dst_policy: DstPolicyName,
-    starting_deadline_seconds: Option<i64>,
-}
 
 /// The fields of a `CronTabPolicy` that the webhook checks. The apiserver checks the others.
 #[derive(Deserialize)]
@@ -77,36 +55,62 @@ struct Limits {
 
 pub(crate) fn webhooks() -> Vec<Webhook> {
     vec![
-        Webhook::validating(WEBHOOK, CRONTABS, validate).with_parameters(CRONTAB_POLICIES),
+        Webhook::validating(WEBHOOK, CRONTABS, validate)
+            .with_versions(&["v2"])
+            .with_parameters(CRONTAB_POLICIES),
         Webhook::converting(WEBHOOK, CRONTABS, conversion::convert),
     ]
 }
 
 fn validate(review: &Review<'_, ReviewedCronTab>) -> Verdict {
-    let Some(spec) = &review.new.spec else {
-        return Verdict::new();
-    };
-    let old = review.old.as_ref().and_then(|old| old.spec.as_ref());
-    if old == Some(spec) {
-        return Verdict::new();
+    let old = review.old.as_ref();
+    let mut verdict = Verdict::new();
+    let mut is_changed = false;
+    for schedule in &review.new.schedules {
+        let old = old.and_then(|old| old.schedules.iter().find(|old| old.path == schedule.path));
+        if old != Some(schedule) {
+            is_changed = true;
+            let Verdict { errors, warnings } = validate_schedule(review, schedule, old);
+            verdict.errors.extend(errors);
+            verdict.warnings.extend(warnings);
+        }
     }
-    let uid = &review.new.metadata.uid;
-    let schedule = Schedule::parse(&spec.schedule, Dialect::CronTab { uid })
-        .map_err(|error| FieldError::invalid(SCHEDULE, &spec.schedule, error));
-    let name = spec.time_zone.as_deref().unwrap_or_default();
-    let zone = load_zone(name).map_err(|error| FieldError::invalid("spec.timeZone", name, error));
-    let is_rescheduled = old.is_none_or(|old| old.schedule != spec.schedule);
-    let is_moved = old.is_none_or(|old| old.time_zone != spec.time_zone);
+    let deadline = review.new.starting_deadline_seconds;
+    is_changed |= old.is_none_or(|old| old.starting_deadline_seconds != deadline);
+    if is_changed && verdict.errors.is_empty() && deadline == Some(0) {
+        let path = match &*review.new.schedules {
+            [ReviewedSchedule { path, .. }] if path == "spec" => "spec",
+            _ => "spec.runPolicy",
+        };
+        verdict = verdict.warning(format!(
+            "{path}.startingDeadlineSeconds: with 0, no run ever starts in time"
+        ));
+    }
+    verdict
+}
+
+/// Validates a schedule that is new or has changed.
+fn validate_schedule(
+    review: &Review<'_, ReviewedCronTab>,
+    reviewed: &ReviewedSchedule,
+    old: Option<&ReviewedSchedule>,
+) -> Verdict {
+    let uid = &review.new.uid;
+    let schedule = Schedule::parse(&reviewed.schedule, Dialect::CronTab { uid })
+        .map_err(|error| FieldError::invalid(&reviewed.field("schedule"), &reviewed.schedule, error));
+    let name = reviewed.time_zone.as_deref().unwrap_or_default();
+    let zone = load_zone(name).map_err(|error| FieldError::invalid(&reviewed.field("timeZone"), name, error));
+    let is_rescheduled = old.is_none_or(|old| old.schedule != reviewed.schedule);
+    let is_moved = old.is_none_or(|old| old.time_zone != reviewed.time_zone);
     match (schedule, zone) {
         (Ok(schedule), Ok(zone)) => {
             // Nobody has checked a schedule whose time zone was unknown.
-            let was_unknown = old.is_some_and(|old| load_zone(old.time_zone.as_deref().unwrap_or_default()).is_err());
-            let errors = if is_rescheduled || was_unknown {
-                rejections(review, spec, &schedule, &zone)
+            let errors = if is_rescheduled || old.is_some_and(ReviewedSchedule::is_in_unknown_zone) {
+                rejections(review, reviewed, &schedule, &zone)
             } else {
                 Vec::new()
             };
-            let warnings = warnings(review, spec, &schedule, &zone);
+            let warnings = warnings(review, reviewed, &schedule, &zone);
             Verdict { errors, warnings }
         }
         (schedule, zone) => {
@@ -123,47 +127,50 @@ fn validate(review: &Review<'_, ReviewedCronTab>) -> Verdict {
 /// Returns why a schedule that can be parsed is rejected.
 fn rejections(
     review: &Review<'_, ReviewedCronTab>,
-    spec: &ReviewedSpec,
+    reviewed: &ReviewedSchedule,
     schedule: &Schedule,
     zone: &TimeZone,
 ) -> Vec<FieldError> {
-    if schedule.next(review.now, zone, policy(spec)).is_none() {
+    if schedule.next(review.now, zone, reviewed.policy()).is_none() {
         let message = "it never runs: no day within five years matches all fields";
-        return vec![FieldError::invalid(SCHEDULE, &spec.schedule, message)];
+        return vec![FieldError::invalid(
+            &reviewed.field("schedule"),
+            &reviewed.schedule,
+            message,
+        )];
     }
-    violations(review, spec, schedule)
+    violations(review, reviewed, schedule)
 }
 
-/// Returns what the user should know about a CronTab that can run.
+/// Returns what the user should know about a schedule that can run.
 fn warnings(
     review: &Review<'_, ReviewedCronTab>,
-    spec: &ReviewedSpec,
+    reviewed: &ReviewedSchedule,
     schedule: &Schedule,
     zone: &TimeZone,
 ) -> Vec<String> {
     let mut warnings = Vec::new();
     if review.parameters.is_none() {
-        warnings.push("spec.schedule: the minimum interval of the namespace was not checked".to_owned());
+        warnings.push(format!(
+            "{}: the minimum interval of the namespace was not checked, because the webhook cannot read CronTabPolicies",
+            reviewed.field("schedule")
+        ));
     }
-    if spec.starting_deadline_seconds == Some(0) {
-        warnings.push("spec.startingDeadlineSeconds: with 0, no run ever starts in time".to_owned());
-    }
-    if policy(spec) == DstPolicy::Kubernetes {
-        warnings.extend(clock_change(schedule, zone, review.now));
+    if reviewed.policy() == DstPolicy::Kubernetes
+        && let Some(effect) = clock_change(schedule, zone, review.now)
+    {
+        warnings.push(format!("{}: {effect}", reviewed.field("dstPolicy")));
     }
     warnings
 }
 
-fn policy(spec: &ReviewedSpec) -> DstPolicy {
-    match spec.dst_policy {
-        DstPolicyName::Once => DstPolicy::Once,
-        DstPolicyName::Kubernetes => DstPolicy::Kubernetes,
-    }
-}
-
 /// Returns an error for each policy of the namespace whose minimum interval is longer than the
 /// shortest interval of the schedule.
-fn violations(review: &Review<'_, ReviewedCronTab>, spec: &ReviewedSpec, schedule: &Schedule) -> Vec<FieldError> {
+fn violations(
+    review: &Review<'_, ReviewedCronTab>,
+    reviewed: &ReviewedSchedule,
+    schedule: &Schedule,
+) -> Vec<FieldError> {
     let minimums = review.parameters::<Policy>().filter_map(|policy| {
         let minimum = policy.spec.limits?.min_interval_seconds?;
         Some((policy.metadata.name, minimum))
@@ -172,17 +179,17 @@ fn violations(review: &Review<'_, ReviewedCronTab>, spec: &ReviewedSpec, schedul
     if minimums.is_empty() {
         return Vec::new();
     }
-    let Some(shortest) = shortest_interval(&spec.schedule, schedule, review.now) else {
+    let Some(shortest) = shortest_interval(&reviewed.schedule, schedule, review.now) else {
         return Vec::new();
     };
     let violated = minimums.into_iter().filter(|(_, minimum)| shortest < *minimum);
     violated
         .map(|(name, minimum)| {
             let message = format!(
-                "two runs are only {shortest} s apart, but CronTabPolicy {name:?} of the namespace demands {minimum} s \
-                 (spec.limits.minIntervalSeconds)"
+                "two runs are only {shortest} s apart, but CronTabPolicy {name} of the namespace requires \
+                 {minimum} s (spec.limits.minIntervalSeconds)"
             );
-            FieldError::forbidden(SCHEDULE, &spec.schedule, message)
+            FieldError::forbidden(&reviewed.field("schedule"), &reviewed.schedule, message)
         })
         .collect()
 }
@@ -235,7 +242,7 @@ fn seconds(from: Timestamp, to: Timestamp) -> i64 {
     to.duration_since(from).as_secs()
 }
 
-/// Returns a warning if the next changes of the clock skip or repeat runs.
+/// Returns what the next changes of the clock do if they skip or repeat runs.
 fn clock_change(schedule: &Schedule, zone: &TimeZone, now: Timestamp) -> Option<String> {
     let until = now.checked_add(CLOCK_CHANGES_WITHIN).ok()?;
     let changes = zone.following(now).map(|change| change.timestamp());
@@ -251,7 +258,7 @@ fn clock_change(schedule: &Schedule, zone: &TimeZone, now: Timestamp) -> Option<
         };
         let day = zone.to_datetime(change).date();
         Some(format!(
-            "spec.dstPolicy: the clock change of {day} {effect} a run; with Once, it runs once"
+            "the clock change of {day} {effect} a run; with Once, it runs once"
         ))
     })
 }

@@ -30,8 +30,8 @@ pub(crate) struct Assessment<'a> {
     pub(crate) summary: JobSummary<'a>,
     /// The schedules, in the order of the spec.
     pub(crate) schedules: Vec<AssessedSchedule>,
-    /// When to decide again: at the next scheduled time, or when the deadline of a due time ends, if
-    /// that is earlier.
+    /// When to decide again: at the next scheduled time, or when the deadline of a due time ends,
+    /// if that is earlier.
     pub(crate) next: Next,
     /// The runs that should start and have no Job yet, in the order in which they start.
     pub(crate) pending_runs: Vec<PendingRun>,

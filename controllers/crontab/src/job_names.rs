@@ -5,8 +5,8 @@
 //! | none, as CronJob | `<owner>-<minutes>` | `<owner>-run-<hash of the value>` |
 //! | `Hashed` | `<owner>-<hash>-t<minutes>` | `<owner>-<hash>-r<hash of the value>` |
 //!
-//! The hash covers the names of the owner and of the schedule. Other schedules than `default` always
-//! have names of the format `Hashed`.
+//! The hash covers the names of the owner and of the schedule. Other schedules than `default`
+//! always have names of the format `Hashed`.
 //!
 //! A CronJob of the same name cannot produce a name of the format `Hashed`, because its Jobs' names
 //! end with digits after the last dash.

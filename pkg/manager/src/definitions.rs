@@ -168,19 +168,13 @@ fn decide(
     present: Option<&CustomResourceDefinition>,
     written: bool,
 ) -> Result<Step, serde_json::Error> {
-    let object = || -> Result<Object, serde_json::Error> {
-        Ok(Object {
-            resource: CRDS,
-            key: ObjectKey::cluster(wanted.name_any()),
-            body: serde_json::to_value(wanted)?,
-        })
-    };
     let Some(present) = present else {
-        return Ok(Step::Write(Plan::of(vec![Effect::Create(object()?)])));
+        return Ok(Step::Write(Plan::of(vec![Effect::Create(object(wanted)?)])));
     };
     if let Some(others) = other_versions(wanted, present) {
         return Ok(Step::Leave(others));
     }
+    let wanted = &with_present_versions(wanted, present);
     if present.metadata.deletion_timestamp.is_some() {
         return Ok(Step::Wait("it is being deleted".to_owned()));
     }
@@ -191,7 +185,7 @@ fn decide(
             return Ok(Step::Wait("the response has no uid or resourceVersion".to_owned()));
         };
         let apply = Effect::Apply {
-            object: object()?,
+            object: object(wanted)?,
             uid: Arc::from(uid),
             version: Arc::from(version),
         };
@@ -210,6 +204,32 @@ fn decide(
         }
     }
     Ok(Step::Wait(reason))
+}
+
+fn object(wanted: &CustomResourceDefinition) -> Result<Object, serde_json::Error> {
+    Ok(Object {
+        resource: CRDS,
+        key: ObjectKey::cluster(wanted.name_any()),
+        body: serde_json::to_value(wanted)?,
+    })
+}
+
+/// Returns `wanted` with the versions served and stored as they are now, because `portreeve
+/// conversion` and `portreeve migrate` change that. A version that is new is as in `wanted`, but is
+/// not stored.
+fn with_present_versions(
+    wanted: &CustomResourceDefinition,
+    present: &CustomResourceDefinition,
+) -> CustomResourceDefinition {
+    let mut wanted = wanted.clone();
+    for version in &mut wanted.spec.versions {
+        let mut known = present.spec.versions.iter();
+        match known.find(|known| known.name == version.name) {
+            Some(known) => (version.served, version.storage) = (known.served, known.storage),
+            None => version.storage = false,
+        }
+    }
+    wanted
 }
 
 /// Returns whether a write would change nothing: the schemas are equal, and `present` contains
@@ -282,6 +302,24 @@ mod tests {
             Step::Write(plan) => plan.to_string(),
             step => format!("{step:?}"),
         }
+    }
+
+    #[test]
+    fn versions_stay_served_and_stored_as_they_are() {
+        let versions = |v1: (bool, bool), v2: (bool, bool)| {
+            let version = |name: &str, (served, storage): (bool, bool)| json!({"name": name, "served": served, "storage": storage});
+            definition(
+                &[],
+                &json!({"spec": {"versions": [version("v1", v1), version("v2", v2)]}}),
+            )
+        };
+        let wanted = versions((true, true), (false, false));
+        let migrated = versions((true, false), (true, true));
+        let old = definition(&["v1"], &json!({}));
+        let next = |present: &CustomResourceDefinition| with_present_versions(&wanted, present).spec.versions;
+        assert_eq!(next(&migrated), migrated.spec.versions);
+        assert_eq!(next(&old), wanted.spec.versions);
+        assert!(is_as_wanted(&with_present_versions(&wanted, &migrated), &migrated).unwrap());
     }
 
     #[test]

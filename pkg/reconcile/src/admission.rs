@@ -24,6 +24,9 @@ pub struct Webhook {
     pub name: &'static str,
     /// The objects for which it is called.
     pub resource: Resource,
+    /// Other versions of the resource whose objects are passed as they are. Objects of all further
+    /// versions are converted to that of the resource.
+    pub other_versions: &'static [&'static str],
     /// The label without which objects are left alone: an update counts if the object has the label
     /// before or after it.
     pub label: Option<&'static str>,
@@ -136,6 +139,7 @@ impl Webhook {
         Self {
             name,
             resource,
+            other_versions: &[],
             label: None,
             failure_policy: FailurePolicy::Ignore,
             parameters: None,
@@ -156,6 +160,21 @@ impl Webhook {
     pub fn with_label(mut self, label: &'static str) -> Self {
         self.label = Some(label);
         self
+    }
+
+    /// Passes objects of these versions as they are, too, so that no request depends on a
+    /// conversion.
+    #[must_use]
+    pub fn with_versions(mut self, versions: &'static [&'static str]) -> Self {
+        self.other_versions = versions;
+        self
+    }
+
+    /// Returns all versions whose objects are passed as they are.
+    pub fn versions(&self) -> impl Iterator<Item = &str> {
+        [&*self.resource.version]
+            .into_iter()
+            .chain(self.other_versions.iter().copied())
     }
 
     /// Passes the objects of this resource to the function: those in the namespace of the request.

@@ -46,7 +46,7 @@ pub(crate) fn read(webhook: &Webhook, body: &[u8]) -> Result<Request, BadRequest
     }
     let (expected, actual) = (&webhook.resource, &request.resource);
     let is_expected = actual.group == expected.group
-        && actual.version == expected.version
+        && webhook.versions().any(|version| version == actual.version)
         && actual.resource == expected.plural
         && request.sub_resource.as_ref().is_none_or(String::is_empty);
     if !is_expected {

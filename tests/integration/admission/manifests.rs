@@ -13,8 +13,10 @@ use crate::{
 };
 
 /// The objects of deploy/policies.
-const OBJECTS: [&str; 4] = [
+const OBJECTS: [&str; 6] = [
+    "MutatingAdmissionPolicy crontab-defaults-v2.stable.example.com",
     "MutatingAdmissionPolicy crontab-defaults.stable.example.com",
+    "MutatingAdmissionPolicyBinding crontab-defaults-v2.stable.example.com",
     "MutatingAdmissionPolicyBinding crontab-defaults.stable.example.com",
     "ValidatingAdmissionPolicy crontab-limits.stable.example.com",
     "ValidatingAdmissionPolicyBinding crontab-limits.stable.example.com",

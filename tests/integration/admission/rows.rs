@@ -243,8 +243,8 @@ fn bad_schedules() -> Vec<BadFields> {
 fn too_often() -> Vec<Case> {
     let schedules = ["* * * * *", "*/4 * * * *", "0,58 0,23 * * *"];
     let parts = [
-        "CronTabPolicy \"limits\"",
-        "demands 300 s",
+        "CronTabPolicy limits",
+        "requires 300 s",
         "spec.limits.minIntervalSeconds",
     ];
     let case = |(index, schedule): (usize, &str)| {

@@ -44,11 +44,7 @@ fn configuration(kind: &str, webhooks: &[&Webhook], account: &Account) -> Option
 
 fn entry(webhook: &Webhook, account: &Account) -> Value {
     let Resource {
-        group,
-        version,
-        plural,
-        scope,
-        ..
+        group, plural, scope, ..
     } = &webhook.resource;
     let scope = match scope {
         Scope::Cluster => "Cluster",
@@ -67,7 +63,7 @@ fn entry(webhook: &Webhook, account: &Account) -> Value {
         },
         "rules": [{
             "apiGroups": [group],
-            "apiVersions": [version],
+            "apiVersions": webhook.versions().collect::<Vec<_>>(),
             "operations": ["CREATE", "UPDATE"],
             "resources": [plural],
             "scope": scope,

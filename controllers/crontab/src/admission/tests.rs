@@ -130,13 +130,15 @@ fn the_shortest_interval_of_the_namespace_is_checked() {
         &json!({"schedule": "@every 59m"}),
         Some(&policies),
         &expect![[
-            r#"spec.schedule: Forbidden: "@every 59m": two runs are only 3540 s apart, but CronTabPolicy "hourly" of the namespace demands 3600 s (spec.limits.minIntervalSeconds)"#
+            r#"spec.schedule: Forbidden: "@every 59m": two runs are only 3540 s apart, but CronTabPolicy hourly of the namespace requires 3600 s (spec.limits.minIntervalSeconds)"#
         ]],
     );
     check(
         &json!({"schedule": "@daily"}),
         None,
-        &expect!["warning: spec.schedule: the minimum interval of the namespace was not checked"],
+        &expect![
+            "warning: spec.schedule: the minimum interval of the namespace was not checked, because the webhook cannot read CronTabPolicies"
+        ],
     );
 }
 
@@ -166,5 +168,33 @@ fn a_clock_change_that_skips_or_repeats_a_run_is_a_warning() {
         &json!({"schedule": "@daily", "startingDeadlineSeconds": 0}),
         Some(&[]),
         &expect!["warning: spec.startingDeadlineSeconds: with 0, no run ever starts in time"],
+    );
+}
+
+#[test]
+fn every_schedule_of_v2_is_reviewed_in_both_versions() {
+    let others = json!([
+        {"name": "default", "schedule": "@daily"},
+        {"name": "nightly", "schedule": "61 3 * * *", "timeZone": "Europe/Zürich"},
+    ]);
+    let v2 = json!({"schedules": others, "runPolicy": {"startingDeadlineSeconds": 0}});
+    let expected = expect![[r#"
+        spec.schedules[nightly].schedule: Invalid value: "61 3 * * *": invalid minute "61": must be from 0 to 59
+        spec.schedules[nightly].timeZone: Invalid value: "Europe/Zürich": unknown time zone "Europe/Zürich": use a name from the IANA time zone database, such as Europe/Berlin"#]];
+    check(&v2, Some(&[]), &expected);
+    // In v1, the others are in the annotation.
+    let annotation = json!({"spec": {"schedules": [others[1]]}}).to_string();
+    let mut v1 = crontab(&json!({"schedule": "@daily"}));
+    v1["metadata"]["annotations"] = json!({"stable.example.com/v2": annotation});
+    let errors: Vec<_> = review(None, v1.clone(), Some(&[])).errors;
+    expected.assert_eq(&errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
+    // Only changed schedules are rejected.
+    assert_eq!(review(Some(v1.clone()), v1, Some(&[])), Verdict::new());
+    let good =
+        json!({"schedules": [{"name": "default", "schedule": "@daily"}], "runPolicy": {"startingDeadlineSeconds": 0}});
+    check(
+        &good,
+        Some(&[]),
+        &expect!["warning: spec.runPolicy.startingDeadlineSeconds: with 0, no run ever starts in time"],
     );
 }

@@ -56,63 +56,60 @@ fn every_field_of_v1_has_a_place_in_v2() {
         V2,
         &full_v1(),
         &expect![[r#"
-        {
-          "apiVersion": "stable.example.com/v2",
-          "metadata": {
-            "annotations": {
-              "x": "y"
-            },
-            "name": "a"
-          },
-          "spec": {
-            "runPolicy": {
-              "concurrencyPolicy": "Forbid",
-              "failedJobsHistoryLimit": 3,
-              "startingDeadlineSeconds": 1,
-              "successfulJobsHistoryLimit": 2
-            },
-            "schedules": [
-              {
-                "dstPolicy": "Once",
-                "name": "default",
-                "schedule": "@daily",
-                "timeZone": "Europe/Zurich"
-              }
-            ],
-            "suspend": true,
-            "template": {
+            {
+              "apiVersion": "stable.example.com/v2",
+              "metadata": {
+                "name": "a"
+              },
               "spec": {
-                "activeDeadlineSeconds": 5,
-                "backoffLimit": 4,
+                "runPolicy": {
+                  "concurrencyPolicy": "Forbid",
+                  "failedJobsHistoryLimit": 3,
+                  "startingDeadlineSeconds": 1,
+                  "successfulJobsHistoryLimit": 2
+                },
+                "schedules": [
+                  {
+                    "dstPolicy": "Once",
+                    "name": "default",
+                    "schedule": "@daily",
+                    "timeZone": "Europe/Zurich"
+                  }
+                ],
+                "suspend": true,
                 "template": {
                   "spec": {
-                    "containers": []
+                    "activeDeadlineSeconds": 5,
+                    "backoffLimit": 4,
+                    "template": {
+                      "spec": {
+                        "containers": []
+                      }
+                    },
+                    "ttlSecondsAfterFinished": 6
                   }
-                },
-                "ttlSecondsAfterFinished": 6
-              }
-            }
-          },
-          "status": {
-            "active": [],
-            "activeCount": 0,
-            "schedules": [
-              {
-                "lastMissedTime": "t3",
-                "lastScheduleTime": "t1",
-                "missedRuns": 1,
-                "name": "default",
-                "nextScheduleTime": "t2",
-                "observedSchedule": "@daily UTC",
-                "scheduledSince": null
+                }
               },
-              {
-                "lastScheduleTime": "t4",
-                "name": "weekend"
+              "status": {
+                "active": [],
+                "activeCount": 0,
+                "schedules": [
+                  {
+                    "lastMissedTime": "t3",
+                    "lastScheduleTime": "t1",
+                    "missedRuns": 1,
+                    "name": "default",
+                    "nextScheduleTime": "t2",
+                    "observedSchedule": "@daily UTC",
+                    "scheduledSince": null
+                  },
+                  {
+                    "lastScheduleTime": "t4",
+                    "name": "weekend"
+                  }
+                ]
               }
-            ]
-          }
-        }"#]],
+            }"#]],
     );
 }
 

@@ -1,7 +1,7 @@
 //! Decodes CronTabs of both versions.
 //!
-//! A CronTab of v1 that has fields of v2 in an annotation is converted first. All others are decoded
-//! without a conversion, because most CronTabs are of that kind.
+//! A CronTab of v1 that has fields of v2 in an annotation is converted first. All others are
+//! decoded without a conversion, because most CronTabs are of that kind.
 //!
 //! Architecture Invariant: pure.
 

@@ -11,13 +11,10 @@ use serde_json::{Value, json};
 
 use super::{
     cases::idle,
-    samples::{Sample, at, time_of},
+    samples::{Sample, at, time_of, timetable_of},
     simulation::{Outcome, Simulation, slot_of},
 };
-use crate::{
-    cronjob::CachedCronJob, crontab::CachedCronTab, job::JOBS, schedule_resource::ScheduleResource,
-    scheduled_times::Timetable,
-};
+use crate::{cronjob::CachedCronJob, crontab::CachedCronTab, job::JOBS, scheduled_times::Timetable};
 
 /// In the night in which Europe's clocks go back.
 const START: &str = "2026-10-24T22:59:30.25Z";
@@ -443,10 +440,4 @@ proptest! {
         let events: Vec<_> = events.into_iter().filter(is_forward).collect();
         check_missed_count(schedule, &fields, &events);
     }
-}
-
-/// Returns the times of the schedule `default`.
-fn timetable_of<K: ScheduleResource>(object: &K) -> Timetable {
-    let mut schedules = object.desired().schedules;
-    schedules.remove(0).timetable.expect("the schedule is valid")
 }

@@ -12,6 +12,7 @@ use crate::{
     crontab::CachedCronTab,
     job_names::{self, JobNames},
     schedule_resource::ScheduleResource,
+    scheduled_times::Timetable,
 };
 
 /// A kind whose objects tests can build.
@@ -84,4 +85,10 @@ pub(super) fn clock(time: Timestamp) -> String {
     let text = text.strip_prefix("2026-03-10T").unwrap_or(&text);
     let text = text.strip_suffix('Z').unwrap_or(text);
     text.strip_suffix(":00").unwrap_or(text).to_owned()
+}
+
+/// Returns the times of the schedule `default`.
+pub(super) fn timetable_of<K: ScheduleResource>(object: &K) -> Timetable {
+    let mut schedules = object.desired().schedules;
+    schedules.remove(0).timetable.expect("the schedule is valid")
 }
