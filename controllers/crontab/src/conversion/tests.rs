@@ -299,6 +299,23 @@ fn foreign_annotations_are_kept() {
 }
 
 #[test]
+fn the_docs_show_the_whole_table() {
+    let row = |top: &str, field: &fields::Field| {
+        let path = field.v2.join(".").replace("schedules.default", "schedules[default]");
+        format!("| `{top}.{}` | `{top}.{path}` |\n", field.v1)
+    };
+    let spec = SPEC_FIELDS.iter().map(|field| row("spec", field));
+    let status = STATUS_FIELDS.iter().map(|field| row("status", field));
+    let table: String = spec.chain(status).collect();
+    let docs = include_str!("../../../../docs/crontab.md");
+    assert!(docs.contains(&format!("| v1 | v2 |\n|---|---|\n{table}\n")), "docs/crontab.md must contain:\n{table}");
+    for dependency in v2_only::DEPENDENCIES {
+        let path = dependency.v2.join(".").replace("schedules.default", "schedules[default]");
+        assert!(docs.contains(&format!("| `spec.{path}` | ")), "docs/crontab.md must contain {path}");
+    }
+}
+
+#[test]
 fn other_versions_are_an_error() {
     let error = convert(json!({}), "stable.example.com/v3").expect_err("it is unknown");
     assert!(error.contains("\"stable.example.com/v3\""), "{error}");
