@@ -277,6 +277,19 @@ impl ControlPlane {
         stored.with_context(|| format!("failed to write {path} into etcd"))
     }
 
+    /// Returns the objects that etcd has, as they are stored. `path` is the plural of the resource,
+    /// with its group if that is a custom one, and may go on with a namespace and a name. Only
+    /// custom resources are stored as JSON.
+    ///
+    /// # Errors
+    /// Returns an error if etcd does not respond, or an object is not JSON.
+    pub async fn stored(&self, path: &str) -> Result<Vec<serde_json::Value>> {
+        let values = self.etcd_api.values(&format!("/registry/{path}")).await;
+        let values = values.with_context(|| format!("failed to read {path} from etcd"))?;
+        let decode = |value: &Vec<u8>| serde_json::from_slice(value).context("failed to parse a stored object");
+        values.iter().map(decode).collect()
+    }
+
     /// Starts a supervised program with the log `<name>.log` in this control plane's folder.
     /// Another program with the same name appends to the same log.
     ///

@@ -58,6 +58,21 @@ impl Etcd {
         self.call(Method::POST, "/v3/kv/put", Some(body)).await.map(drop)
     }
 
+    /// Returns the values of the keys that begin with `prefix`, in the order of the keys.
+    pub(crate) async fn values(&self, prefix: &str) -> Result<Vec<Vec<u8>>> {
+        // The first key that does not begin with the prefix. No key contains its last byte, 255.
+        let end = [prefix.as_bytes(), &[u8::MAX]].concat();
+        let [key, end] = [prefix.into(), end].map(ByteString);
+        let body = json!({"key": key, "range_end": end});
+        let response = self.call(Method::POST, "/v3/kv/range", Some(body)).await?;
+        let found = response["kvs"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let decode = |found: &Value| {
+            let value: ByteString = serde_json::from_value(found["value"].clone())?;
+            anyhow::Ok(value.0)
+        };
+        found.iter().map(decode).collect()
+    }
+
     async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value> {
         let client = Client::builder(TokioExecutor::new()).build_http();
         let request = Request::builder()
