@@ -112,6 +112,37 @@ fn list_controllers_prints_a_table_or_json() -> Result<()> {
     Ok(())
 }
 
+/// Checks that the error of a command has these words.
+fn check(args: &[&str], words: &[&str]) -> Result<()> {
+    let error = usage_error(args)?;
+    for word in words {
+        ensure!(error.contains(word), "the error of {args:?} lacks {word:?}: {error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn commands_that_change_a_definition_need_an_address() -> Result<()> {
+    for (args, words) in [
+        (&["conversion", "enable"][..], &["--service", "--url"][..]),
+        (
+            &["conversion", "enable", "--service=portreeve"],
+            &["--service", "portreeve-system/portreeve-webhook"],
+        ),
+        (&["conversion", "enable", "--url=http://a"], &["--url", "https://"]),
+        (
+            &["conversion", "enable", "--service=a/b", "--url=https://a"],
+            &["--service", "--url"],
+        ),
+        (&["conversion", "disable"], &["in-cluster", "--kubeconfig"]),
+        (&["migrate", "--page-size=0"], &["--page-size"]),
+        (&["migrate"], &["in-cluster", "--kubeconfig"]),
+    ] {
+        check(args, words)?;
+    }
+    Ok(())
+}
+
 #[test]
 fn usage_errors_name_the_mistake_and_a_fix() -> Result<()> {
     for (args, words) in [
@@ -165,10 +196,7 @@ fn usage_errors_name_the_mistake_and_a_fix() -> Result<()> {
             &["--kubeconfig", "does-not-exist"],
         ),
     ] {
-        let error = usage_error(args)?;
-        for word in words {
-            ensure!(error.contains(word), "the error of {args:?} lacks {word:?}: {error}");
-        }
+        check(args, words)?;
     }
     Ok(())
 }

@@ -32,6 +32,7 @@ mod lease_access;
 mod logs;
 mod manifests;
 mod metrics;
+mod migration;
 mod monitoring;
 mod outages;
 mod paused;

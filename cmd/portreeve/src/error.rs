@@ -82,6 +82,10 @@ pub enum Error {
     #[cfg(feature = "validate")]
     #[error(transparent)]
     Validate(crate::validate::Error),
+    /// A version cannot be served, or objects cannot be migrated to it.
+    #[cfg(feature = "migrate")]
+    #[error(transparent)]
+    Migration(crate::migration::Error),
     /// The flags for the reference of metrics are invalid.
     #[error("failed to generate the reference of metrics")]
     Reference(#[source] UsageError),

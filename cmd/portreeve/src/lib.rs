@@ -11,6 +11,8 @@ mod leader_election;
 mod logging;
 mod manifests;
 mod metrics;
+#[cfg(feature = "migrate")]
+mod migration;
 mod open_files;
 mod options;
 mod profile;
@@ -36,6 +38,8 @@ use tokio::{
 };
 use tracing_appender::non_blocking::WorkerGuard;
 
+#[cfg(feature = "migrate")]
+pub use crate::migration::Error as MigrationError;
 use crate::options::{Command, ListFormat};
 #[cfg(feature = "validate")]
 pub use crate::validate::Error as ValidateError;
@@ -127,6 +131,10 @@ fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<Worker
         }
         #[cfg(feature = "validate")]
         Some(Command::Validate { file }) => validate(file, known),
+        #[cfg(feature = "migrate")]
+        Some(Command::Conversion(command)) => migration::conversion::run(command).map_err(Error::Migration),
+        #[cfg(feature = "migrate")]
+        Some(Command::Migrate(args)) => migration::migrate::run(args).map_err(Error::Migration),
         Some(Command::Webhooks { controllers, account }) => {
             let webhooks = portreeve_webhook::declared(&enabled(&controllers.controllers)?).map_err(Error::Webhooks)?;
             if webhooks.is_empty() {
@@ -137,11 +145,16 @@ fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<Worker
         Some(Command::ConfigReference) => print(&config::reference(&options::command(known))),
         Some(Command::MetricsReference) => print(&metrics_reference(known)?),
         Some(Command::Cron(command)) => print(&cron::run(command, Timestamp::now()).map_err(Error::Schedule)?),
-        None if config.options.selected.list_controllers => match config.options.selected.output {
-            ListFormat::Table => print(&manifests::table(known)),
-            ListFormat::Json => print(&format!("{:#}\n", manifests::list(known))),
-        },
+        None if config.options.selected.list_controllers => print(&list(config.options.selected.output, known)),
         None => daemon(config, known, log),
+    }
+}
+
+/// Returns the output of `--list-controllers`.
+fn list(format: ListFormat, known: &[Descriptor]) -> String {
+    match format {
+        ListFormat::Table => manifests::table(known),
+        ListFormat::Json => format!("{:#}\n", manifests::list(known)),
     }
 }
 

@@ -14,6 +14,8 @@ use portreeve_leader::Heartbeat;
 use portreeve_manager::selection::{Selection, UnknownNames};
 use portreeve_reconcile::Descriptor;
 
+#[cfg(feature = "migrate")]
+use crate::migration;
 use crate::{
     config::{self, FileLocation},
     cron,
@@ -58,7 +60,7 @@ pub struct Options {
     pub(crate) logging: Logging,
 }
 
-/// A command that prints something instead of running the controllers.
+/// A command that runs instead of the controllers.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Command {
     /// Print the CustomResourceDefinitions of the controllers, for
@@ -137,6 +139,15 @@ pub(crate) enum Command {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
+    /// Serve the newest version of a CustomResourceDefinition through a conversion webhook, or
+    /// withdraw it; see docs/upgrading.md
+    #[cfg(feature = "migrate")]
+    #[command(subcommand)]
+    Conversion(migration::conversion::Command),
+    /// Store all objects of a CustomResourceDefinition in its newest version, or in another one;
+    /// see docs/upgrading.md
+    #[cfg(feature = "migrate")]
+    Migrate(migration::migrate::Args),
     /// Print when a schedule runs, or what it means
     #[command(subcommand)]
     Cron(cron::Command),

@@ -1,0 +1,254 @@
+//! The reasons why `portreeve conversion` or `portreeve migrate` fails.
+
+use std::{path::PathBuf, time::Duration};
+
+/// The reason why a version cannot be served or objects cannot be migrated. Each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The operating system denies a thread or a file.
+    #[error("failed to set up the runtime")]
+    Runtime(#[source] std::io::Error),
+    /// Two metrics have the same name.
+    #[error("failed to register metrics")]
+    Metrics(#[source] prometheus::Error),
+    /// The apiserver's address or credentials cannot be used.
+    #[error("failed to set up the connection to the apiserver")]
+    Connection(#[source] portreeve_client::Error),
+    /// The definition cannot be read.
+    #[error("failed to read CustomResourceDefinition {name}")]
+    ReadDefinition {
+        /// The name of the definition.
+        name: String,
+        /// The cause.
+        #[source]
+        source: kube::Error,
+    },
+    /// The definition does not exist.
+    #[error(
+        "found no CustomResourceDefinition {name}: apply it first; `portreeve crds` prints those of the controllers"
+    )]
+    NoDefinition {
+        /// The name of the definition.
+        name: String,
+    },
+    /// The definition cannot be changed.
+    #[error("failed to change CustomResourceDefinition {name}")]
+    ChangeDefinition {
+        /// The name of the definition.
+        name: String,
+        /// The cause.
+        #[source]
+        source: kube::Error,
+    },
+    /// Others write the definition all the time.
+    #[error("failed to change CustomResourceDefinition {name}, because others change it again and again: find out who")]
+    Contended {
+        /// The name of the definition.
+        name: String,
+    },
+    /// The apiserver does not serve the definition.
+    #[error("cannot use CustomResourceDefinition {name}: {problem}")]
+    NotEstablished {
+        /// The name of the definition.
+        name: String,
+        /// The reason.
+        problem: String,
+    },
+    /// The definition has no such version.
+    #[error(
+        "CustomResourceDefinition {name} has no version {version}, only {versions}: apply the new definition first"
+    )]
+    UnknownVersion {
+        /// The name of the definition.
+        name: String,
+        /// The missing version.
+        version: String,
+        /// The versions that it has.
+        versions: String,
+    },
+    /// The version to migrate to is not served.
+    #[error("version {version} of {name} is not served: run `portreeve conversion enable` first")]
+    NotServed {
+        /// The name of the definition.
+        name: String,
+        /// The version.
+        version: String,
+    },
+    /// Objects are stored in other versions, and nothing converts them.
+    #[error(
+        "{name} has no conversion webhook, but may have objects in {stored}: run `portreeve conversion enable` first"
+    )]
+    NoWebhook {
+        /// The name of the definition.
+        name: String,
+        /// The stored versions.
+        stored: String,
+    },
+    /// Objects cannot be read in the version to migrate to. Nothing was changed.
+    #[error(
+        "failed to read {name} in version {version}, so nothing was changed: correct the conversion webhook, then run \
+         the command again"
+    )]
+    Unreadable {
+        /// The name of the definition.
+        name: String,
+        /// The version.
+        version: String,
+        /// The cause.
+        #[source]
+        source: kube::Error,
+    },
+    /// Objects cannot be listed.
+    #[error("failed to list {name} in version {version}; run the command again, it continues where it stopped")]
+    List {
+        /// The name of the definition.
+        name: String,
+        /// The version.
+        version: String,
+        /// The cause.
+        #[source]
+        source: kube::Error,
+    },
+    /// The apiserver numbers its versions in a way that is unknown to this program.
+    #[error("failed to compare the resourceVersions of {name}: {version:?} is not a number")]
+    ResourceVersion {
+        /// The name of the definition.
+        name: String,
+        /// The version.
+        version: String,
+    },
+    /// Some objects are still stored in another version.
+    #[error(
+        "{count} objects of {name} are not stored in {version}, so status.storedVersions is unchanged: correct what \
+         the lines above report, then run the command again"
+    )]
+    Incomplete {
+        /// The name of the definition.
+        name: String,
+        /// The version.
+        version: String,
+        /// The number of objects.
+        count: usize,
+    },
+    /// Objects have data that the version cannot express.
+    #[error(
+        "{version} cannot express {count} objects of {name}, which are listed above: change or delete them, or drop \
+         what {version} cannot express by removing their annotation {annotation} in {version}, then run the command again"
+    )]
+    Inexpressible {
+        /// The name of the definition.
+        name: String,
+        /// The version.
+        version: String,
+        /// The number of objects.
+        count: usize,
+        /// The annotation of these objects.
+        annotation: String,
+    },
+    /// Somebody changed the spec of the definition meanwhile.
+    #[error(
+        "CustomResourceDefinition {name} was changed during the migration, so some objects may be stored in another \
+         version than {version}: run the command again"
+    )]
+    DefinitionChanged {
+        /// The name of the definition.
+        name: String,
+        /// The version.
+        version: String,
+    },
+    /// The definition has only one version.
+    #[error("CustomResourceDefinition {name} has only version {version}: apply the new definition first")]
+    OneVersion {
+        /// The name of the definition.
+        name: String,
+        /// The version.
+        version: String,
+    },
+    /// A file cannot be read.
+    #[error("failed to read {}", .path.display())]
+    ReadFile {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file of `--ca-file` has no certificate.
+    #[error("found no certificate in {}: --ca-file expects PEM", .path.display())]
+    NoCertificate {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file of `--sample` is no manifest.
+    #[error("failed to parse {}", .path.display())]
+    ParseSample {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: Box<serde_saphyr::Error>,
+    },
+    /// Nobody has set the CA of the webhook.
+    #[error(
+        "conversion.webhook.clientConfig.caBundle of {name} was not set within {limit:?}, so {version} is not served: \
+         start the daemon with --tls-ca-bundles=customresourcedefinitions/{name}, annotate the definition for \
+         cert-manager, or pass --ca-file"
+    )]
+    NoBundle {
+        /// The name of the definition.
+        name: String,
+        /// The version.
+        version: String,
+        /// The time limit.
+        limit: Duration,
+    },
+    /// The conversion webhook does not work.
+    #[error("{version} of {name} is unusable, so {state}: {reason}")]
+    Unusable {
+        /// The name of the definition.
+        name: String,
+        /// The version.
+        version: String,
+        /// What the command has left.
+        state: &'static str,
+        /// The last failure.
+        reason: String,
+    },
+    /// The version could not be withdrawn, although its conversion does not work.
+    #[error("{version} of {name} is unusable ({reason}), and is still served: set served to false for {version}")]
+    StillServed {
+        /// The name of the definition.
+        name: String,
+        /// The version.
+        version: String,
+        /// The last failure of the conversion.
+        reason: String,
+        /// Why it is still served.
+        #[source]
+        source: Box<Self>,
+    },
+    /// Objects are stored in the version that is about to be withdrawn.
+    #[error(
+        "{name} may have objects that are stored in {stored}: run `portreeve migrate --to={to}` first, which stores \
+         all of them in {to}"
+    )]
+    StillStored {
+        /// The name of the definition.
+        name: String,
+        /// The stored versions.
+        stored: String,
+        /// The version to migrate to.
+        to: String,
+    },
+    /// The newest version is the only one that is stored.
+    #[error("{name} stores objects in {version}, its newest version: nothing was changed")]
+    NewestStored {
+        /// The name of the definition.
+        name: String,
+        /// The version.
+        version: String,
+    },
+    /// Standard output cannot be written.
+    #[error("failed to write to standard output")]
+    Print(#[source] std::io::Error),
+}

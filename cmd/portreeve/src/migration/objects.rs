@@ -1,0 +1,145 @@
+//! Lists the metadata of objects in pages.
+
+use kube::{
+    Api,
+    api::{ListParams, PartialObjectMeta},
+    core::DynamicObject,
+};
+use portreeve_client::ApiErrorKind;
+
+use super::{cluster::Cluster, definition::Definition, error::Error, retry::retry};
+
+/// How often a list begins again because its continue token has expired.
+const RESTARTS: u32 = 100;
+
+/// The metadata of an object.
+#[derive(Clone, Debug)]
+pub(super) struct ListedObject {
+    pub(super) namespace: Option<String>,
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) resource_version: String,
+    /// The names of its annotations.
+    annotations: Vec<String>,
+}
+
+impl ListedObject {
+    fn of(listed: PartialObjectMeta<DynamicObject>) -> Self {
+        let metadata = listed.metadata;
+        Self {
+            namespace: metadata.namespace,
+            name: metadata.name.unwrap_or_default(),
+            uid: metadata.uid.unwrap_or_default(),
+            resource_version: metadata.resource_version.unwrap_or_default(),
+            annotations: metadata.annotations.unwrap_or_default().into_keys().collect(),
+        }
+    }
+
+    /// Returns `namespace/name`, or the name of a cluster-scoped object.
+    pub(super) fn key(&self) -> String {
+        match &self.namespace {
+            Some(namespace) => format!("{namespace}/{}", self.name),
+            None => self.name.clone(),
+        }
+    }
+
+    /// Returns whether the object has one of these annotations.
+    pub(super) fn has_any(&self, annotations: &[String]) -> bool {
+        self.annotations.iter().any(|own| annotations.contains(own))
+    }
+}
+
+/// A part of the list.
+pub(super) struct Page {
+    /// Whether the list begins with it. What earlier pages contained is then outdated.
+    pub(super) is_first: bool,
+    pub(super) objects: Vec<ListedObject>,
+    /// The number of objects in the pages that follow.
+    pub(super) remaining: u64,
+    /// The version of the list.
+    pub(super) resource_version: String,
+}
+
+/// A list of all objects in one version of the definition, as they are now.
+pub(super) struct Pages<'a> {
+    cluster: &'a Cluster,
+    api: Api<DynamicObject>,
+    version: &'a str,
+    parameters: ListParams,
+    is_first: bool,
+    has_ended: bool,
+    restarts: u32,
+}
+
+impl<'a> Pages<'a> {
+    pub(super) fn new(cluster: &'a Cluster, definition: &Definition, version: &'a str, size: u32) -> Self {
+        Self {
+            cluster,
+            api: Api::all_with(cluster.client.clone(), &definition.resource(version)),
+            version,
+            parameters: ListParams::default().limit(size),
+            is_first: true,
+            has_ended: false,
+            restarts: 0,
+        }
+    }
+
+    /// Returns the next page, or `None` after the last one. Begins again with the first page if the
+    /// apiserver no longer has the list.
+    pub(super) async fn next(&mut self) -> Result<Option<Page>, Error> {
+        let is_expired = |error: &kube::Error| ApiErrorKind::of(error) == ApiErrorKind::Expired;
+        while !self.has_ended {
+            let listed = retry(is_expired, || self.api.list_metadata(&self.parameters)).await;
+            match listed {
+                Ok(listed) => {
+                    let token = listed.metadata.continue_.filter(|token| !token.is_empty());
+                    self.has_ended = token.is_none();
+                    self.parameters.continue_token = token;
+                    let remaining = listed.metadata.remaining_item_count.unwrap_or_default();
+                    return Ok(Some(Page {
+                        is_first: std::mem::take(&mut self.is_first),
+                        objects: listed.items.into_iter().map(ListedObject::of).collect(),
+                        remaining: u64::try_from(remaining).unwrap_or_default(),
+                        resource_version: listed.metadata.resource_version.unwrap_or_default(),
+                    }));
+                }
+                Err(error) if is_expired(&error) && self.restarts < RESTARTS => {
+                    self.restarts += 1;
+                    self.is_first = true;
+                    self.parameters.continue_token = None;
+                }
+                Err(source) => {
+                    return Err(Error::List {
+                        name: self.cluster.name.clone(),
+                        version: self.version.to_owned(),
+                        source,
+                    });
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Returns the keys of the objects that `is_wanted`, in order, and the number of all objects.
+pub(super) async fn find(
+    mut pages: Pages<'_>,
+    is_wanted: impl Fn(&ListedObject) -> bool,
+) -> Result<(Vec<String>, u64), Error> {
+    let (mut found, mut count) = (Vec::new(), 0);
+    while let Some(page) = pages.next().await? {
+        if page.is_first {
+            found.clear();
+            count = 0;
+        }
+        count += page.objects.len() as u64;
+        found.extend(
+            page.objects
+                .iter()
+                .filter(|object| is_wanted(object))
+                .map(ListedObject::key),
+        );
+    }
+    found.sort();
+    Ok((found, count))
+}

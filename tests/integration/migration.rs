@@ -1,0 +1,7 @@
+//! `portreeve conversion` and `portreeve migrate`, on definitions of the tests with a real
+//! conversion webhook.
+
+mod conversion;
+pub(crate) mod environment;
+mod faults;
+mod steps;
