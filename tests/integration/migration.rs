@@ -4,4 +4,5 @@
 mod conversion;
 pub(crate) mod environment;
 mod faults;
+mod installed;
 mod steps;

@@ -168,16 +168,23 @@ fn decide(
     present: Option<&CustomResourceDefinition>,
     written: bool,
 ) -> Result<Step, serde_json::Error> {
+    let object = |wanted: &CustomResourceDefinition| -> Result<Object, serde_json::Error> {
+        Ok(Object {
+            resource: CRDS,
+            key: ObjectKey::cluster(wanted.name_any()),
+            body: serde_json::to_value(wanted)?,
+        })
+    };
     let Some(present) = present else {
         return Ok(Step::Write(Plan::of(vec![Effect::Create(object(wanted)?)])));
     };
     if let Some(others) = other_versions(wanted, present) {
         return Ok(Step::Leave(others));
     }
-    let wanted = &with_present_versions(wanted, present);
     if present.metadata.deletion_timestamp.is_some() {
         return Ok(Step::Wait("it is being deleted".to_owned()));
     }
+    let wanted = &keep_conversion(wanted, present);
     // A new leader finds the CRD as its predecessor wrote it and writes nothing.
     if !written && !is_as_wanted(wanted, present)? {
         let said = |text: Option<String>| text.filter(|text| !text.is_empty());
@@ -206,30 +213,29 @@ fn decide(
     Ok(Step::Wait(reason))
 }
 
-fn object(wanted: &CustomResourceDefinition) -> Result<Object, serde_json::Error> {
-    Ok(Object {
-        resource: CRDS,
-        key: ObjectKey::cluster(wanted.name_any()),
-        body: serde_json::to_value(wanted)?,
-    })
-}
-
-/// Returns `wanted` with the versions served and stored as they are now, because `portreeve
-/// conversion` and `portreeve migrate` change that. A version that is new is as in `wanted`, but is
-/// not stored.
-fn with_present_versions(
-    wanted: &CustomResourceDefinition,
-    present: &CustomResourceDefinition,
-) -> CustomResourceDefinition {
-    let mut wanted = wanted.clone();
-    for version in &mut wanted.spec.versions {
-        let mut known = present.spec.versions.iter();
-        match known.find(|known| known.name == version.name) {
-            Some(known) => (version.served, version.storage) = (known.served, known.storage),
-            None => version.storage = false,
-        }
+/// Returns the CRD with the versions that `present` serves and stores, and without a conversion if
+/// `present` has a webhook. `portreeve conversion` and `portreeve migrate` have set these, and
+/// objects may be stored in a version that only the webhook can convert.
+fn keep_conversion(wanted: &CustomResourceDefinition, present: &CustomResourceDefinition) -> CustomResourceDefinition {
+    let mut kept = wanted.clone();
+    let has_webhook = present
+        .spec
+        .conversion
+        .as_ref()
+        .is_some_and(|conversion| conversion.strategy == "Webhook");
+    if has_webhook {
+        kept.spec.conversion = None;
     }
-    wanted
+    for version in &mut kept.spec.versions {
+        let present = present
+            .spec
+            .versions
+            .iter()
+            .find(|present| present.name == version.name);
+        version.served = present.map_or(version.served, |present| present.served);
+        version.storage = present.is_some_and(|present| present.storage);
+    }
+    kept
 }
 
 /// Returns whether a write would change nothing: the schemas are equal, and `present` contains
@@ -304,22 +310,44 @@ mod tests {
         }
     }
 
+    /// Returns what an apply would write.
+    fn applied(wanted: &CustomResourceDefinition, present: &CustomResourceDefinition) -> Value {
+        match decide(wanted, Some(present), false).unwrap() {
+            Step::Write(plan) => match &plan.effects[..] {
+                [Effect::Apply { object, .. }] => object.body.clone(),
+                effects => panic!("{effects:?}"),
+            },
+            step => panic!("{step:?}"),
+        }
+    }
+
     #[test]
-    fn versions_stay_served_and_stored_as_they_are() {
-        let versions = |v1: (bool, bool), v2: (bool, bool)| {
-            let version = |name: &str, (served, storage): (bool, bool)| json!({"name": name, "served": served, "storage": storage});
+    fn the_versions_and_the_conversion_of_the_cluster_stay() {
+        let version =
+            |name: &str, served: bool, storage: bool| json!({"name": name, "served": served, "storage": storage});
+        let with = |versions: Value, conversion: Value, scope: &str| {
             definition(
                 &[],
-                &json!({"spec": {"versions": [version("v1", v1), version("v2", v2)]}}),
+                &json!({"spec": {"versions": versions, "conversion": conversion, "scope": scope}}),
             )
         };
-        let wanted = versions((true, true), (false, false));
-        let migrated = versions((true, false), (true, true));
-        let old = definition(&["v1"], &json!({}));
-        let next = |present: &CustomResourceDefinition| with_present_versions(&wanted, present).spec.versions;
-        assert_eq!(next(&migrated), migrated.spec.versions);
-        assert_eq!(next(&old), wanted.spec.versions);
-        assert!(is_as_wanted(&with_present_versions(&wanted, &migrated), &migrated).unwrap());
+        let none = json!({"strategy": "None"});
+        let webhook = json!({"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"]}});
+        let wanted = with(
+            json!([version("v1", true, true), version("v2", false, false)]),
+            none.clone(),
+            "Namespaced",
+        );
+        let migrated = json!([version("v1", true, false), version("v2", true, true)]);
+        let present = with(migrated.clone(), webhook, "Cluster");
+        let body = applied(&wanted, &present);
+        assert_eq!(body["spec"]["versions"], migrated);
+        assert_eq!(body["spec"]["conversion"], Value::Null);
+        // A new version is served as wanted.
+        let present = with(json!([version("v1", true, true)]), none.clone(), "Namespaced");
+        let body = applied(&wanted, &present);
+        assert_eq!(body["spec"]["versions"], json!(wanted.spec.versions));
+        assert_eq!(body["spec"]["conversion"], none);
     }
 
     #[test]

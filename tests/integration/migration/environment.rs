@@ -130,13 +130,18 @@ impl Environment {
         Ok(Self { plane, port })
     }
 
-    /// Installs a definition whose versions are v1, which is stored, and v2, which is not served.
-    pub(crate) async fn gadgets(&self, name: &str) -> Result<Gadgets<'_>> {
-        let gadgets = Gadgets {
+    /// Returns a definition that does not exist yet.
+    pub(crate) fn uninstalled(&self, name: &str) -> Result<Gadgets<'_>> {
+        Ok(Gadgets {
             environment: self,
             client: self.plane.client()?,
             group: format!("{name}.example.com"),
-        };
+        })
+    }
+
+    /// Installs a definition whose versions are v1, which is stored, and v2, which is not served.
+    pub(crate) async fn gadgets(&self, name: &str) -> Result<Gadgets<'_>> {
+        let gadgets = self.uninstalled(name)?;
         let parameters = PatchParams::apply("kubectl");
         let applied = Patch::Apply(gadgets.manifest());
         gadgets
