@@ -46,4 +46,5 @@ mod schedules;
 mod shared_watches;
 mod ttl;
 mod undecodable;
+mod upgrade;
 mod webhooks;

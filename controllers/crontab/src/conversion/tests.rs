@@ -308,10 +308,19 @@ fn the_docs_show_the_whole_table() {
     let status = STATUS_FIELDS.iter().map(|field| row("status", field));
     let table: String = spec.chain(status).collect();
     let docs = include_str!("../../../../docs/crontab.md");
-    assert!(docs.contains(&format!("| v1 | v2 |\n|---|---|\n{table}\n")), "docs/crontab.md must contain:\n{table}");
+    assert!(
+        docs.contains(&format!("| v1 | v2 |\n|---|---|\n{table}\n")),
+        "docs/crontab.md must contain:\n{table}"
+    );
     for dependency in v2_only::DEPENDENCIES {
-        let path = dependency.v2.join(".").replace("schedules.default", "schedules[default]");
-        assert!(docs.contains(&format!("| `spec.{path}` | ")), "docs/crontab.md must contain {path}");
+        let path = dependency
+            .v2
+            .join(".")
+            .replace("schedules.default", "schedules[default]");
+        assert!(
+            docs.contains(&format!("| `spec.{path}` | ")),
+            "docs/crontab.md must contain {path}"
+        );
     }
 }
 
