@@ -39,10 +39,18 @@ async fn a_foo_is_defaulted_and_a_rename_is_a_warning() -> Result<()> {
     let given = json!({"metadata": {"name": "b"}, "spec": {"deploymentName": "c", "replicas": 1}});
     let created = create(client, &FOOS, namespace, "", &given).await?;
     ensure!(created.body["spec"]["deploymentName"] == "c", "{created:?}");
-    // The definition is asked after the default.
-    let invalid = json!({"metadata": {"name": "d.e"}, "spec": {}});
-    let rejected = create(client, &FOOS, namespace, "", &invalid).await?;
-    ensure!(rejected.message().contains("spec.deploymentName"), "{rejected:?}");
+    // The definition asks for the field where the name of the Foo is no name of a Deployment.
+    for metadata in [
+        json!({"name": "d.e"}),
+        json!({"name": "f".repeat(64)}),
+        json!({"generateName": "g-"}),
+    ] {
+        let foo = json!({"metadata": metadata, "spec": {}});
+        let rejected = create(client, &FOOS, namespace, "", &foo).await?;
+        let message = rejected.message();
+        ensure!(message.contains("spec.deploymentName: Required value"), "{rejected:?}");
+        ensure!(message.matches("spec.deploymentName").count() == 1, "{rejected:?}");
+    }
 
     let renamed = patch(
         client,

@@ -8,6 +8,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 const NAME: &str = "foos.samplecontroller.k8s.io";
+/// The length of the longest DNS label.
+const LONGEST_LABEL: usize = 63;
 
 /// The fields of a Foo that are reviewed.
 #[derive(Deserialize)]
@@ -31,11 +33,24 @@ pub(crate) fn webhooks() -> Vec<Webhook> {
 
 /// Names the Deployment after the Foo. A schema cannot do that, because a default in it is a
 /// constant.
+///
+/// A name that the definition would reject is no default: the error would name a field that the
+/// user has not set. A generated name does not exist yet.
 fn default(mut foo: Value) -> Value {
-    if let Some(name) = foo["metadata"]["name"].as_str().map(str::to_owned) {
+    let name = foo["metadata"]["name"].as_str().filter(|name| is_label(name));
+    if let Some(name) = name.map(str::to_owned) {
         set_default(&mut foo, &["spec", "deploymentName"], name);
     }
     foo
+}
+
+/// Returns whether this is a DNS label, as the definition demands of `deploymentName`.
+fn is_label(name: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    (1..=LONGEST_LABEL).contains(&name.len())
+        && name.chars().all(is_part)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
 }
 
 fn validate(review: &Review<'_, ReviewedFoo>) -> Verdict {
@@ -66,6 +81,8 @@ mod tests {
         for unchanged in [
             json!({"metadata": {"name": "a"}, "spec": {"deploymentName": "b"}}),
             json!({"metadata": {"generateName": "a-"}, "spec": {}}),
+            json!({"metadata": {"name": "a.b"}, "spec": {}}),
+            json!({"metadata": {"name": "a".repeat(64)}, "spec": {}}),
             json!({"metadata": {"name": "a"}, "spec": []}),
             json!("a"),
         ] {
