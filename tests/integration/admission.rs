@@ -7,6 +7,7 @@ mod generated;
 mod installation;
 mod limits;
 mod manifests;
+mod names;
 mod offline;
 mod rows;
 mod table;
@@ -23,6 +24,7 @@ use self::{
 /// Returns the whole table: the rows that are written by hand, and the bounds of every field.
 fn table() -> Result<Vec<Case>> {
     let mut cases = rows::rows();
+    cases.extend(names::rows());
     cases.extend(bounds::cases()?);
     Ok(cases)
 }

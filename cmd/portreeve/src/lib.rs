@@ -158,12 +158,13 @@ fn list(format: ListFormat, known: &[Descriptor]) -> String {
     }
 }
 
-/// Prints the errors of the objects in a file to stdout, and what was skipped to stderr.
+/// Prints the errors of the objects in a file to stdout, and warnings and what was skipped to
+/// stderr.
 #[cfg(feature = "validate")]
 fn validate(file: &std::path::Path, known: &[Descriptor]) -> Result<(), Error> {
-    let report = validate::validate(file, known).map_err(Error::Validate)?;
+    let report = validate::validate(file, known, Timestamp::now()).map_err(Error::Validate)?;
     write!(std::io::stdout(), "{}", report.errors).map_err(Error::Print)?;
-    write!(std::io::stderr(), "{}", report.skipped).map_err(Error::Print)?;
+    write!(std::io::stderr(), "{}", report.notes).map_err(Error::Print)?;
     report.result(file).map_err(Error::Validate)
 }
 

@@ -131,8 +131,8 @@ pub(crate) enum Command {
     ConfigReference,
     /// Print the families of metrics, in the form of docs/metrics.md
     MetricsReference,
-    /// Check manifests offline, as the apiserver does with the CustomResourceDefinitions of the
-    /// controllers
+    /// Check manifests offline, as the apiserver does with the CustomResourceDefinitions and the
+    /// webhooks of the controllers
     #[cfg(feature = "validate")]
     Validate {
         /// A file with YAML documents or lists; - reads the standard input

@@ -1,13 +1,15 @@
-//! `portreeve validate`: checks manifests offline as the apiserver does with the CRDs of the
-//! controllers, under strict field validation.
+//! `portreeve validate`: checks manifests offline as the apiserver does with the CRDs and the
+//! webhooks of the controllers, under strict field validation.
 //!
-//! The CRDs decide: `jsonschema` checks types and bounds, kube's CEL the rules. What both lack is
-//! in `structural`: unknown fields, nulls, and lists with unique items.
+//! `jsonschema` checks the types and bounds of the CRDs, kube's CEL their rules. What both lack is
+//! in `structural`: unknown fields, nulls, and lists with unique items. `webhooks` calls the
+//! functions of the webhooks.
 
 mod definition;
 mod path;
 mod schema;
 mod structural;
+mod webhooks;
 
 use std::{
     fmt::Write as _,
@@ -15,10 +17,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use jiff::Timestamp;
 use portreeve_reconcile::Descriptor;
 use serde_json::Value;
 
-use self::definition::Definitions;
+use self::{
+    definition::{Definitions, Findings},
+    webhooks::Webhooks,
+};
 
 /// The reason why manifests cannot be validated.
 #[derive(Debug, thiserror::Error)]
@@ -33,13 +39,18 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The file is no YAML.
-    #[error("failed to parse {}", .path.display())]
+    #[error("failed to parse {}: {reason}", .path.display())]
     Parse {
         /// The file, or `-`.
         path: PathBuf,
         /// The cause, with the line and the column.
-        #[source]
-        source: Box<serde_saphyr::Error>,
+        reason: String,
+    },
+    /// The file contains nothing to check.
+    #[error("found no object in {}", .path.display())]
+    Empty {
+        /// The file, or `-`.
+        path: PathBuf,
     },
     /// A CRD of a controller cannot be used, which is a bug of the controller.
     #[error("failed to use the CustomResourceDefinitions of {controller}: {reason}")]
@@ -50,7 +61,7 @@ pub enum Error {
         reason: String,
     },
     /// Some objects are invalid. The report names them.
-    #[error("{invalid} of {checked} objects in {} are invalid", .path.display())]
+    #[error("found {invalid} invalid of {checked} checked objects in {}", .path.display())]
     Invalid {
         /// The file, or `-`.
         path: PathBuf,
@@ -66,8 +77,8 @@ pub enum Error {
 pub(crate) struct Report {
     /// A line for each error, with the object and the path of the field.
     pub(crate) errors: String,
-    /// A line for each object of an unknown kind.
-    pub(crate) skipped: String,
+    /// A line for each warning, and for each object of an unknown kind.
+    pub(crate) notes: String,
     invalid: usize,
     checked: usize,
 }
@@ -88,19 +99,22 @@ impl Report {
 }
 
 /// Validates the objects in a file, or in the standard input for `-`.
-pub(crate) fn validate(path: &Path, controllers: &[Descriptor]) -> Result<Report, Error> {
+pub(crate) fn validate(path: &Path, controllers: &[Descriptor], now: Timestamp) -> Result<Report, Error> {
     let text = read(path).map_err(|source| Error::Read {
         path: path.to_owned(),
         source,
     })?;
-    let documents: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|source| Error::Parse {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|error| Error::Parse {
         path: path.to_owned(),
-        source: Box::new(source),
+        reason: error.to_string().trim_start_matches("error: ").to_owned(),
     })?;
-    let definitions = Definitions::of(controllers)?;
+    let definitions = Definitions::of(controllers, Webhooks::of(controllers, now))?;
     let mut report = Report::default();
     for document in documents {
         check(&path.display().to_string(), document, &definitions, &mut report);
+    }
+    if report.checked == 0 && report.notes.is_empty() {
+        return Err(Error::Empty { path: path.to_owned() });
     }
     Ok(report)
 }
@@ -137,7 +151,7 @@ fn check(file: &str, object: Value, definitions: &Definitions, report: &mut Repo
     members.remove("status");
     let object = Value::Object(members);
     let name = name_of(&object);
-    match definitions.errors(&object) {
+    match definitions.findings(&object) {
         None if definitions.covers(&object) => {
             report.checked += 1;
             report.invalid += 1;
@@ -151,16 +165,19 @@ fn check(file: &str, object: Value, definitions: &Definitions, report: &mut Repo
         None => {
             let version = object["apiVersion"].as_str().unwrap_or_default();
             writeln!(
-                report.skipped,
+                report.notes,
                 "{file}: skipped {name}: no controller has a definition of {version}"
             )
             .ok();
         }
-        Some(errors) => {
+        Some(Findings { errors, warnings }) => {
             report.checked += 1;
             report.invalid += usize::from(!errors.is_empty());
             for error in errors {
                 writeln!(report.errors, "{file}: {name}: {error}").ok();
+            }
+            for warning in warnings {
+                writeln!(report.notes, "{file}: {name}: warning: {warning}").ok();
             }
         }
     }

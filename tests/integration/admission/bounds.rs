@@ -15,6 +15,8 @@ const NOT_VISITED: &str = "jobTemplate";
 
 /// The fields of a CronTab that the webhook parses.
 const REVIEWED: [&str; 2] = ["spec.schedule", "spec.timeZone"];
+/// The required field of a Foo for which the webhook has a default.
+const DEFAULTED: &str = "spec.deploymentName";
 
 /// Returns the rows for the fields of all kinds.
 pub(super) fn cases() -> Result<Vec<Case>> {
@@ -53,8 +55,12 @@ impl Rows {
             let mut object = self.named_base();
             let parent = object.pointer_mut(&pointer(path)).context("no parent")?;
             parent.as_object_mut().context("no object")?.remove(name);
-            self.cases
-                .push(Case::bad(object, format!("{path}.{name}"), &["Required value"]));
+            let path = format!("{path}.{name}");
+            self.cases.push(if path == DEFAULTED {
+                Case::good(object)
+            } else {
+                Case::bad(object, path, &["Required value"])
+            });
         }
         for (name, property) in schema["properties"].as_object().context("no properties")? {
             if name != NOT_VISITED {

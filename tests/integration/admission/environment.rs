@@ -78,7 +78,7 @@ async fn start() -> Result<Environment> {
     create(&client, limited.name(), &limits()).await??;
     wait_until_enforced(&client, limited.name()).await?;
     let daemon = WebhookDaemon::start(&plane, "webhooks", &[CONTROLLERS]).await?;
-    install_validation(&plane, &daemon, limited.name()).await?;
+    install_webhooks(&plane, &daemon, limited.name()).await?;
     let full = plane.namespace("full").await?;
     allow_no_crontab(&full).await?;
     let (open, limited, full) = (
@@ -146,23 +146,25 @@ pub(super) async fn wait_until_enforced(client: &Client, namespace: &str) -> Res
     .await
 }
 
-/// Installs the webhooks that validate, and waits until they know the limits. The webhook with a
-/// default for Foos would accept some of the Foos that their CRD rejects.
-async fn install_validation(plane: &ControlPlane, daemon: &WebhookDaemon, limited: &str) -> Result<()> {
+/// Installs the webhooks, and waits until they know the limits.
+async fn install_webhooks(plane: &ControlPlane, daemon: &WebhookDaemon, limited: &str) -> Result<()> {
     let client = plane.client()?;
     let force = PatchParams::apply("an-administrator").force();
-    let mut configurations = configurations(daemon.webhooks.port, Some(&plane.authority().pem()))?;
-    configurations.retain(|configuration| configuration["kind"] == "ValidatingWebhookConfiguration");
-    for configuration in configurations {
+    for configuration in configurations(daemon.webhooks.port, Some(&plane.authority().pem()))? {
         manifests::apply(&client, &configuration, None, &force).await?;
     }
+    let unnamed = rows::foo("unnamed", json!({"deploymentName": null}));
+    eventually(LIMIT, "the webhook to set a default", || async {
+        dry_run(&client, limited, &unnamed).await?.map_err(anyhow::Error::from)
+    })
+    .await?;
     let too_often = rows::crontab("too-often", json!({"schedule": "* * * * *"}));
     eventually(LIMIT, "the webhook to know the limits", || async {
         let rejected = dry_run(&client, limited, &too_often)
             .await?
             .err()
             .context("not rejected")?;
-        ensure!(place_of(&rejected) == Some(Place::Webhook), "{}", rejected.message);
+        ensure!(place_of(&rejected) == Some(Place::WebhookLimit), "{}", rejected.message);
         anyhow::Ok(())
     })
     .await

@@ -34,8 +34,10 @@ enum Fault {
     Image(usize),
     TimeZone,
     Every,
-    /// Sets a schedule that cannot work, or runs too often.
+    /// Sets a schedule that cannot work.
     Schedule(&'static str),
+    /// Sets a schedule that runs more often than the namespace allows.
+    TooOften,
 }
 
 impl Fault {
@@ -80,6 +82,10 @@ impl Fault {
                 spec["schedule"] = (*schedule).into();
                 (Place::Webhook, "spec.schedule".to_owned())
             }
+            Self::TooOften => {
+                spec["schedule"] = "* * * * *".into();
+                (Place::WebhookLimit, "spec.schedule".to_owned())
+            }
         }
     }
 }
@@ -110,7 +116,8 @@ fn faults() -> impl Strategy<Value = Fault> {
         any::<usize>().prop_map(Fault::Image),
         Just(Fault::TimeZone),
         Just(Fault::Every),
-        select(vec!["not a schedule", "* * * * 8", "0 0 31 11 *", "* * * * *"]).prop_map(Fault::Schedule),
+        select(vec!["not a schedule", "* * * * 8", "0 0 31 11 *"]).prop_map(Fault::Schedule),
+        Just(Fault::TooOften),
     ]
 }
 

@@ -1,5 +1,5 @@
-//! `portreeve validate` agrees with the apiserver: it accepts what the CRDs accept, and names the
-//! same field otherwise.
+//! `portreeve validate` agrees with the apiserver: it accepts what the CRDs and the webhooks
+//! accept, and names the same field otherwise.
 
 use std::{
     collections::BTreeMap,
@@ -60,8 +60,9 @@ fn ensure_agreement(cases: &[Case]) -> Result<()> {
     let mut failures = Vec::new();
     for (index, case) in cases.iter().enumerate() {
         let found = errors.get(&index);
-        // Policies and quotas are not part of a CRD.
-        let expected = case.rejection.as_ref().filter(|it| it.place == Place::Definition);
+        // Policies and quotas are objects of the cluster.
+        let is_known = |place| matches!(place, Place::Definition | Place::Webhook);
+        let expected = case.rejection.as_ref().filter(|it| is_known(it.place));
         let agrees = match (expected, found) {
             (None, None) => true,
             (Some(rejection), Some(lines)) => lines.iter().any(|line| line.contains(&rejection.path)),
@@ -106,7 +107,7 @@ fn lists_unknown_kinds_and_unreadable_files_are_reported() -> Result<()> {
     let (code, report, log) = validate(&list.to_string())?;
     let expected = "-: Foo default/b: spec.replicas: 11 is greater than the maximum of 10\n";
     ensure!(code == Some(1) && report == expected, "{report}{log}");
-    ensure!(log == "error: 1 of 2 objects in - are invalid\n", "{log}");
+    ensure!(log == "error: found 1 invalid of 2 checked objects in -\n", "{log}");
 
     let other = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web, namespace: default}\n---\n";
     let (code, report, log) = validate(other)?;
@@ -142,7 +143,12 @@ fn lists_unknown_kinds_and_unreadable_files_are_reported() -> Result<()> {
 
     let (code, report, log) = validate("a: b\nc: [d\n")?;
     ensure!(code == Some(1) && report.is_empty(), "{report}{log}");
-    ensure!(log.contains("failed to parse -") && log.contains("line"), "{log}");
+    ensure!(log.starts_with("error: failed to parse -: line 2 column 4: "), "{log}");
+    for empty in ["", "---\n# nothing\n---\n", "{apiVersion: v1, kind: List, items: []}"] {
+        let (code, report, log) = validate(empty)?;
+        ensure!(code == Some(1) && report.is_empty(), "{empty:?}: {report}{log}");
+        ensure!(log == "error: found no object in -\n", "{empty:?}: {log}");
+    }
 
     let output = Command::new(PROGRAM)
         .args(["validate", "/does/not/exist.yaml"])
@@ -156,11 +162,27 @@ fn lists_unknown_kinds_and_unreadable_files_are_reported() -> Result<()> {
 }
 
 #[test]
-fn the_samples_are_valid() -> Result<()> {
+fn warnings_of_webhooks_are_reported_and_are_no_errors() -> Result<()> {
+    let fields = serde_json::json!({"startingDeadlineSeconds": 0});
+    let (code, report, log) = validate(&rows::crontab("a", fields).to_string())?;
+    ensure!(code == Some(0) && report.is_empty(), "{report}{log}");
+    let expected = "-: CronTab a: warning: spec.startingDeadlineSeconds: with 0, no run ever starts in time\n";
+    ensure!(log == expected, "{log}");
+    Ok(())
+}
+
+#[test]
+fn the_samples_are_valid_except_for_the_one_that_says_so() -> Result<()> {
     for entry in std::fs::read_dir(crate::manifests::root().join("deploy/samples"))? {
         let path = entry?.path();
         let output = Command::new(PROGRAM).arg("validate").arg(&path).output()?;
-        ensure!(output.status.success(), "{}: {output:?}", path.display());
+        let is_valid = !path.ends_with("crontab-invalid.yaml");
+        ensure!(output.status.success() == is_valid, "{}: {output:?}", path.display());
+        let report = String::from_utf8(output.stdout)?;
+        ensure!(
+            is_valid || report.contains("spec.schedule: Invalid value: \"61 * * * *\""),
+            "{report}"
+        );
     }
     Ok(())
 }

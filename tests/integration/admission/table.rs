@@ -17,6 +17,8 @@ pub(super) enum Place {
     Quota,
     /// The webhook.
     Webhook,
+    /// The webhook, because of the limit of a CronTabPolicy.
+    WebhookLimit,
 }
 
 /// The namespace to which an object is sent.
@@ -81,8 +83,10 @@ impl Case {
 /// Returns the place that has rejected an object.
 pub(super) fn place_of(status: &Status) -> Option<Place> {
     let has = |text| status.message.contains(text);
+    let is_denied = has("admission webhook \"crontabs.stable.example.com\" denied the request");
     match status.code {
-        422 if has("admission webhook \"crontabs.stable.example.com\" denied the request") => Some(Place::Webhook),
+        422 if is_denied && has("spec.limits.minIntervalSeconds") => Some(Place::WebhookLimit),
+        422 if is_denied => Some(Place::Webhook),
         422 if !has("AdmissionPolicy '") => Some(Place::Definition),
         400 if has("strict decoding error") => Some(Place::Definition),
         403 if has("ValidatingAdmissionPolicy 'crontab-limits.stable.example.com'") => Some(Place::Policy),

@@ -1,11 +1,11 @@
-//! The CRDs of the controllers, prepared for validation.
+//! The CRDs of the controllers, prepared for validation, and their webhooks.
 
 use jsonschema::{Validator, error::ValidationErrorKind, paths::LocationSegment};
 use kube::core::cel;
-use portreeve_reconcile::Descriptor;
+use portreeve_reconcile::{Descriptor, admission::Verdict};
 use serde_json::Value;
 
-use super::{Error, path::FieldPath, schema, structural};
+use super::{Error, path::FieldPath, schema, structural, webhooks::Webhooks};
 
 /// Values up to this length are part of a message.
 const MAX_SHOWN: usize = 80;
@@ -24,11 +24,30 @@ struct Definition {
     versions: Vec<Version>,
 }
 
-/// The CRDs of the controllers.
-pub(super) struct Definitions(Vec<Definition>);
+/// The CRDs and the webhooks of the controllers.
+pub(super) struct Definitions {
+    definitions: Vec<Definition>,
+    webhooks: Webhooks,
+}
+
+/// What is to be said about an object. Without errors, the apiserver accepts it.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    pub(super) errors: Vec<String>,
+    pub(super) warnings: Vec<String>,
+}
+
+impl Findings {
+    fn errors(errors: Vec<String>) -> Self {
+        Self {
+            errors,
+            warnings: Vec::new(),
+        }
+    }
+}
 
 impl Definitions {
-    pub(super) fn of(controllers: &[Descriptor]) -> Result<Self, Error> {
+    pub(super) fn of(controllers: &[Descriptor], webhooks: Webhooks) -> Result<Self, Error> {
         let mut definitions = Vec::new();
         for controller in controllers {
             let failed = |reason: String| Error::Definition {
@@ -43,7 +62,7 @@ impl Definitions {
                 }
             }
         }
-        Ok(Self(definitions))
+        Ok(Self { definitions, webhooks })
     }
 
     /// Returns whether an object whose kind no CRD has is probably meant to be of one: it has no
@@ -54,28 +73,28 @@ impl Definitions {
         };
         let (group, _) = version.split_once('/').unwrap_or_default();
         let kind = object["kind"].as_str().unwrap_or_default();
-        let mut definitions = self.0.iter();
+        let mut definitions = self.definitions.iter();
         definitions.any(|it| it.group == group || it.kind.eq_ignore_ascii_case(kind))
     }
 
     /// Returns the kinds, for a message.
     pub(super) fn kinds(&self) -> String {
-        let kinds = self.0.iter().map(|it| format!("{} of {}", it.kind, it.group));
+        let kinds = self.definitions.iter().map(|it| format!("{} of {}", it.kind, it.group));
         kinds.collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns the errors of an object, or `None` if no CRD has its kind.
-    pub(super) fn errors(&self, object: &Value) -> Option<Vec<String>> {
+    /// Returns the findings of a new object, or `None` if no CRD has its kind.
+    pub(super) fn findings(&self, object: &Value) -> Option<Findings> {
         let (group, version) = object["apiVersion"].as_str()?.split_once('/')?;
-        let mut definitions = self.0.iter();
+        let mut definitions = self.definitions.iter();
         let definition = definitions.find(|it| it.group == group && object["kind"] == it.kind.as_str())?;
         let versions = &definition.versions;
         let Some(found) = versions.iter().find(|it| it.name == version) else {
             let names: Vec<_> = versions.iter().map(|version| &*version.name).collect();
             let message = format!("apiVersion: unknown version {version:?}; use {}", names.join(" or "));
-            return Some(vec![message]);
+            return Some(Findings::errors(vec![message]));
         };
-        Some(found.errors(object))
+        Some(found.findings(object, &self.webhooks))
     }
 }
 
@@ -101,16 +120,20 @@ impl Definition {
 }
 
 impl Version {
-    /// Returns the errors of an object, each with the path of the field. The order is that of the
-    /// apiserver: unknown fields, the schema, then CEL rules on an object that meets the schema.
-    fn errors(&self, object: &Value) -> Vec<String> {
+    /// Returns the findings of an object, each with the path of the field. The order is that of the
+    /// apiserver: unknown fields, defaults, the schema, CEL rules on an object that meets the
+    /// schema, then webhooks that validate.
+    fn findings(&self, object: &Value, webhooks: &Webhooks) -> Findings {
         let unknown = structural::unknown_fields(&self.schema, object);
         if !unknown.is_empty() {
-            return unknown;
+            return Findings::errors(unknown);
         }
         let mut object = object.clone();
         structural::drop_nulls(&self.schema, &mut object);
-        let object = cel::apply_defaults(&self.schema, &object);
+        let mut object = webhooks.set_defaults(cel::apply_defaults(&self.schema, &object));
+        if let Some(metadata) = object.get_mut("metadata") {
+            structural::generate_name(metadata);
+        }
         let mut errors: Vec<_> = self
             .validator
             .iter_errors(&object)
@@ -123,7 +146,12 @@ impl Version {
         {
             errors.extend(violations.iter().map(ToString::to_string));
         }
-        errors
+        if !errors.is_empty() {
+            return Findings::errors(errors);
+        }
+        let Verdict { errors, warnings } = webhooks.review(&object);
+        let errors = errors.iter().map(ToString::to_string).collect();
+        Findings { errors, warnings }
     }
 }
 

@@ -11,6 +11,10 @@ use super::path::FieldPath;
 
 /// The longest name of an object.
 const MAX_NAME: usize = 253;
+/// The length to which the apiserver shortens a `generateName`.
+const MAX_PREFIX: usize = 58;
+/// Represents the five random letters and digits that the apiserver appends.
+const SUFFIX: &str = "xxxxx";
 
 /// Returns a message for each field that the schema does not have.
 pub(super) fn unknown_fields(schema: &Value, object: &Value) -> Vec<String> {
@@ -101,13 +105,23 @@ pub(super) fn drop_nulls(schema: &Value, value: &mut Value) {
     }
 }
 
+/// Sets the name of an object that has only a `generateName`, as the apiserver does before it
+/// validates the object.
+pub(super) fn generate_name(metadata: &mut Value) {
+    let has_name = metadata["name"].as_str().is_some_and(|name| !name.is_empty());
+    let prefix = metadata["generateName"].as_str().filter(|prefix| !prefix.is_empty());
+    let name = prefix.map(|prefix| format!("{}{SUFFIX}", &prefix[..prefix.floor_char_boundary(MAX_PREFIX)]));
+    if let Some(name) = name
+        && !has_name
+    {
+        metadata["name"] = name.into();
+    }
+}
+
 /// Returns the errors of the name of an object, which is a DNS subdomain.
 pub(super) fn name_errors(metadata: &Value) -> Option<String> {
-    let name = match (&metadata["name"], &metadata["generateName"]) {
-        (Value::String(name), _) => name.clone(),
-        // The apiserver appends letters and digits.
-        (_, Value::String(prefix)) => format!("{prefix}x"),
-        _ => return Some("metadata.name: required value, unless there is a generateName".to_owned()),
+    let Some(name) = metadata["name"].as_str() else {
+        return Some("metadata.name: required value, unless there is a generateName".to_owned());
     };
     if name.len() > MAX_NAME {
         return Some(format!("metadata.name: must have at most {MAX_NAME} characters"));
@@ -145,10 +159,14 @@ mod tests {
 
     #[test]
     fn names_are_dns_subdomains() {
-        for (metadata, is_valid) in [
+        for (mut metadata, is_valid) in [
             (json!({"name": "a"}), true),
             (json!({"name": "a-1.b"}), true),
             (json!({"generateName": "a-"}), true),
+            (json!({"generateName": "a".repeat(300)}), true),
+            (json!({"generateName": "ä".repeat(30)}), false),
+            (json!({"generateName": ""}), false),
+            (json!({"name": "", "generateName": "a-"}), true),
             (json!({"name": "a".repeat(253)}), true),
             (json!({"name": "a".repeat(254)}), false),
             (json!({"name": "A"}), false),
@@ -157,7 +175,21 @@ mod tests {
             (json!({"name": ""}), false),
             (json!({}), false),
         ] {
+            generate_name(&mut metadata);
             assert_eq!(name_errors(&metadata).is_none(), is_valid, "{metadata}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_generated_unless_there_is_one() {
+        for (mut metadata, name) in [
+            (json!({"generateName": "a-"}), json!("a-xxxxx")),
+            (json!({"generateName": "a".repeat(60)}), json!("a".repeat(58) + "xxxxx")),
+            (json!({"generateName": "a-", "name": "b"}), json!("b")),
+            (json!({}), Value::Null),
+        ] {
+            generate_name(&mut metadata);
+            assert_eq!(metadata["name"], name, "{metadata}");
         }
     }
 }
