@@ -114,6 +114,13 @@ async fn crontabs_of_the_tutorial() -> Result<()> {
         denied.body["details"]["causes"][0]["field"] == "spec.schedule",
         "{denied:?}"
     );
+    let cause = denied.body["details"]["causes"][0]["message"]
+        .as_str()
+        .unwrap_or_default();
+    ensure!(
+        cause.starts_with("Invalid value: \"0 0 30 2 *\": it never runs"),
+        "{denied:?}"
+    );
     let prefix = "admission webhook \"crontabs.stable.example.com\" denied the request: spec.schedule: ";
     ensure!(denied.message().starts_with(prefix), "{denied:?}");
     let allowed = patch(client, &CRONTABS, (namespace, "short"), &rescheduled("0 0 * * *")).await?;

@@ -272,6 +272,15 @@ impl FieldError {
         Self::new(field, ErrorReason::Forbidden, value, message)
     }
 
+    /// Returns the message of the cause in a `Status`: the error without the field.
+    pub fn cause(&self) -> String {
+        let reason = match self.reason {
+            ErrorReason::Invalid => "Invalid value",
+            ErrorReason::Forbidden => "Forbidden",
+        };
+        format!("{reason}: {}", self.message)
+    }
+
     fn new(field: &str, reason: ErrorReason, value: &str, message: impl fmt::Display) -> Self {
         let value = match value.char_indices().nth(LONGEST_VALUE) {
             Some((end, _)) => format!("{}…", &value[..end]),
@@ -287,11 +296,7 @@ impl FieldError {
 
 impl fmt::Display for FieldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let reason = match self.reason {
-            ErrorReason::Invalid => "Invalid value",
-            ErrorReason::Forbidden => "Forbidden",
-        };
-        write!(f, "{}: {reason}: {}", self.field, self.message)
+        write!(f, "{}: {}", self.field, self.cause())
     }
 }
 

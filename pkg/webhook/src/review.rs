@@ -50,10 +50,11 @@ pub(crate) fn read(webhook: &Webhook, body: &[u8]) -> Result<Request, BadRequest
         && actual.resource == expected.plural
         && request.sub_resource.as_ref().is_none_or(String::is_empty);
     if !is_expected {
-        let subresource = request.sub_resource.as_deref().unwrap_or_default();
+        let subresource = request.sub_resource.as_deref().filter(|name| !name.is_empty());
+        let subresource = subresource.map(|name| format!("/{name}")).unwrap_or_default();
         return Err(BadRequest::OtherResource {
             expected: format!("{}/{}", expected.api_version(), expected.plural),
-            actual: format!("{}/{}/{} {subresource}", actual.group, actual.version, actual.resource),
+            actual: format!("{}/{}/{}{subresource}", actual.group, actual.version, actual.resource),
         });
     }
     if !matches!(request.operation, Operation::Create | Operation::Update) {
@@ -159,7 +160,7 @@ fn denial(errors: &[FieldError], webhook: &Webhook, name: &str) -> Status {
     };
     let causes = shown.iter().map(|error| StatusCause {
         reason: error.reason.cause().to_owned(),
-        message: error.message.clone(),
+        message: error.cause(),
         field: error.field.clone(),
     });
     Status {

@@ -57,7 +57,7 @@ async fn hostile_requests_get_400_with_a_reason_and_are_counted() -> Result<()> 
         (
             post(json_for_pods.to_string().into_bytes())?,
             bad,
-            "this webhook is for stable.example.com/v1/crontabs",
+            "this webhook is for stable.example.com/v1/crontabs, not for /v1/pods\n",
         ),
         (
             Request::post(PATH).body(Body::from(b"{}".to_vec()))?,

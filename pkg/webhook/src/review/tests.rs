@@ -100,7 +100,7 @@ fn a_denial_is_a_status_with_a_cause_for_each_field() {
         &validating(),
         &request("CREATE", &thing(10), &Value::Null),
         &expect![[
-            r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"allowed":false,"status":{"code":422,"details":{"causes":[{"field":"spec.size","message":"\"10\": choose at most 9","reason":"FieldValueInvalid"}],"group":"example.dev","kind":"Thing","name":"a"},"message":"spec.size: Invalid value: \"10\": choose at most 9","reason":"Invalid","status":"Failure"},"uid":"u1","warnings":["spec.size: large"]}}"#
+            r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"allowed":false,"status":{"code":422,"details":{"causes":[{"field":"spec.size","message":"Invalid value: \"10\": choose at most 9","reason":"FieldValueInvalid"}],"group":"example.dev","kind":"Thing","name":"a"},"message":"spec.size: Invalid value: \"10\": choose at most 9","reason":"Invalid","status":"Failure"},"uid":"u1","warnings":["spec.size: large"]}}"#
         ]],
     );
 }
@@ -192,11 +192,11 @@ fn requests_for_something_else_are_rejected_with_a_reason() {
         ),
         (
             &|request| request["request"]["resource"]["resource"] = "others".into(),
-            expect!["this webhook is for example.dev/v1/things, not for example.dev/v1/others "],
+            expect!["this webhook is for example.dev/v1/things, not for example.dev/v1/others"],
         ),
         (
             &|request| request["request"]["subResource"] = "status".into(),
-            expect!["this webhook is for example.dev/v1/things, not for example.dev/v1/things status"],
+            expect!["this webhook is for example.dev/v1/things, not for example.dev/v1/things/status"],
         ),
         (
             &|request| request["request"]["operation"] = "DELETE".into(),
