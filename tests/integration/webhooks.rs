@@ -181,6 +181,17 @@ async fn an_apply_is_reviewed_as_a_whole() -> Result<()> {
     Ok(())
 }
 
+#[tokio::test]
+async fn log_lines_name_the_listener() -> Result<()> {
+    let log = environment::shared().await?.daemon.daemon.log()?;
+    for listener in ["listener=\"secure\"", "listener=\"webhooks\""] {
+        let mut lines = log.lines();
+        let is_logged = lines.any(|line| line.contains("serving HTTPS") && line.contains(listener));
+        ensure!(is_logged, "{listener}: {log}");
+    }
+    Ok(())
+}
+
 /// The replicas' own account and the control plane's namespace never depend on the webhooks.
 #[tokio::test]
 async fn replicas_and_kube_system_are_exempt() -> Result<()> {

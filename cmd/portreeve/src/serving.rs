@@ -130,7 +130,7 @@ fn serve(
         metrics,
         extra_routes,
     };
-    let listener = server.spawn("serving", endpoints, &close.token());
+    let listener = server.spawn("secure", endpoints, &close.token());
     let mut listener = listener.map_err(Error::Serving)?;
     let stop = stop.clone();
     serving.spawn(async move {

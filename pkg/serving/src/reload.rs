@@ -24,9 +24,9 @@ const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// sink change. Never returns. Open connections continue. While a file is broken or the two files
 /// do not belong together, the previous certificate remains in use.
 pub(crate) async fn reload_certificate(
+    listener: &str,
     mut current: Loaded,
-    sink: &CertificateSink,
-    config: &watch::Sender<Arc<ServerConfig>>,
+    (sink, config): (&CertificateSink, &watch::Sender<Arc<ServerConfig>>),
     metrics: &Metrics,
 ) -> Infallible {
     let mut replaced = sink.subscribe();
@@ -53,12 +53,12 @@ pub(crate) async fn reload_certificate(
                 config.send_replace(identity.config);
                 current = identity.loaded;
                 metrics.certificate_reloads.with_label_values(&[RELOAD_SUCCESS]).inc();
-                tracing::info!("reloaded the serving certificate");
+                tracing::info!(listener, "reloaded the serving certificate");
                 last_failure = None;
             }
             Ok(None) => {
                 if last_failure.take().is_some() {
-                    tracing::info!("found the previous serving certificate again");
+                    tracing::info!(listener, "found the previous serving certificate again");
                 }
             }
             Err(error) => {
@@ -66,7 +66,7 @@ pub(crate) async fn reload_certificate(
                 let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
                 let failure = Some(format!("{error}{source}"));
                 if failure != last_failure {
-                    tracing::warn!(err = failure, "keeping previous serving certificate");
+                    tracing::warn!(listener, err = failure, "keeping previous serving certificate");
                 }
                 last_failure = failure;
             }

@@ -80,6 +80,8 @@ pub enum Error {
 /// [`serve`](Self::serve) runs.
 #[derive(Debug)]
 pub struct Server {
+    /// The name in log lines.
+    pub(crate) name: &'static str,
     listener: TcpListener,
     address: SocketAddr,
     identity: Identity,
@@ -142,6 +144,7 @@ impl Server {
             .set_nonblocking(true)
             .map_err(|source| Error::Socket { source })?;
         Ok(Self {
+            name: "secure",
             listener,
             address,
             identity,
@@ -186,6 +189,7 @@ impl Server {
     /// Returns an error when the current runtime has no I/O driver, or when access control ends.
     pub async fn serve(self, service: impl Into<Service>, stop: CancellationToken) -> Result<(), Error> {
         let Self {
+            name,
             listener,
             address,
             identity,
@@ -211,7 +215,7 @@ impl Server {
             stop: stop.clone(),
         });
 
-        tracing::info!(%address, "serving HTTPS");
+        tracing::info!(listener = name, %address, "serving HTTPS");
         let accepting = async {
             loop {
                 let (stream, peer) = tokio::select! {
@@ -222,7 +226,7 @@ impl Server {
                 connections.open(stream, peer);
             }
         };
-        let reloading = reload_certificate(loaded, &sink, &config, &metrics);
+        let reloading = reload_certificate(name, loaded, (&sink, &config), &metrics);
         let result = tokio::select! {
             () = stop.cancelled() => Ok(()),
             () = accepting => Ok(()),
@@ -232,7 +236,7 @@ impl Server {
         drop(listener);
         stop.cancel();
         connections.drain().await;
-        tracing::info!(%address, "stopped serving HTTPS");
+        tracing::info!(listener = name, %address, "stopped serving HTTPS");
         result
     }
 }

@@ -22,18 +22,19 @@ pub struct ServerHandle {
 }
 
 impl Server {
-    /// Serves like [`serve`](Self::serve) until `stop` is cancelled, on a separate thread of this
-    /// name with its own runtime.
+    /// Serves like [`serve`](Self::serve) until `stop` is cancelled, on a separate thread with its own
+    /// runtime. The thread has this name, and log lines show it.
     ///
     /// # Errors
     ///
     /// Returns an error when the operating system cannot start a thread.
     pub fn spawn(
-        self,
-        name: &str,
+        mut self,
+        name: &'static str,
         service: impl Into<Service>,
         stop: &CancellationToken,
     ) -> Result<ServerHandle, Error> {
+        self.name = name;
         let (end, ended) = oneshot::channel();
         let service = service.into();
         let stop = stop.child_token();
