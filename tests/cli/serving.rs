@@ -9,7 +9,8 @@ use crate::fixtures::{LIMIT, daemon::Daemon};
 #[tokio::test]
 async fn a_daemon_without_controllers_is_healthy_and_idle() -> Result<()> {
     let plane = ControlPlane::shared().await;
-    let daemon = Daemon::start(plane, "idle-daemon", &["--controllers=-foo"]).await?;
+    let flags = ["--controllers=-foo", "--webhook-shutdown-delay=5s"];
+    let daemon = Daemon::start(plane, "idle-daemon", &flags).await?;
     daemon.admin.wait_until_ready().await?;
     for path in ["/livez", "/readyz", "/healthz"] {
         let (status, text) = daemon.admin.get(path).await?;
@@ -26,6 +27,8 @@ async fn a_daemon_without_controllers_is_healthy_and_idle() -> Result<()> {
     }
     ensure!(!metrics.0.contains("foos"), "the metrics mention Foos");
     ensure!(!daemon.log()?.contains("foo-controller"), "{}", daemon.log()?);
+    let ignored = "ignoring --webhook-shutdown-delay, because --webhook-port is 0";
+    ensure!(daemon.log()?.contains(ignored), "{}", daemon.log()?);
     daemon.process.signal(Signal::TERM)?;
     let status = daemon.process.wait(LIMIT).await?;
     ensure!(status.code() == Some(0), "{status}");

@@ -209,3 +209,41 @@ fn the_error_for_a_port_in_use_names_its_flag() -> Result<()> {
     ensure!(error.contains("--secure-port") && error.contains("in use"), "{error}");
     Ok(())
 }
+
+/// Returns the error of a daemon that serves webhooks on this port, with another flag.
+fn webhook_error(port: u16, flag: &str) -> Result<String> {
+    let port = format!("--webhook-port={port}");
+    usage_error(&["--master=http://127.0.0.1:1", "--bind-address=127.0.0.1", &port, flag])
+}
+
+#[test]
+fn errors_of_the_webhook_listener_name_its_flags() -> Result<()> {
+    let taken = TcpListener::bind("127.0.0.1:0")?;
+    let port = taken.local_addr()?.port();
+    let error = webhook_error(port, "--secure-port=0")?;
+    ensure!(error.starts_with("error: failed to serve webhooks: "), "{error}");
+    ensure!(error.contains("--webhook-port") && error.contains("in use"), "{error}");
+
+    let error = webhook_error(port, &format!("--secure-port={port}"))?;
+    let expected = format!("error: --secure-port and --webhook-port are both {port}; use a port of its own for each\n");
+    ensure!(error == expected, "{error}");
+
+    let file = tempfile::NamedTempFile::new()?;
+    let path = file.path().display();
+    drop(taken);
+    let flags = [
+        "--master=http://127.0.0.1:1",
+        "--bind-address=127.0.0.1",
+        "--secure-port=0",
+        &format!("--webhook-port={port}"),
+        &format!("--webhook-client-ca-file={path}"),
+    ];
+    let error = usage_error(&flags)?;
+    ensure!(
+        error.starts_with("error: failed to set up the authentication of webhook clients: "),
+        "{error}"
+    );
+    let cause = format!("failed to use --webhook-client-ca-file={path}: it contains no certificate");
+    ensure!(error.contains(&cause), "{error}");
+    Ok(())
+}

@@ -51,14 +51,26 @@ pub enum Error {
     /// The listener cannot be opened.
     #[error("failed to serve health and metrics")]
     Serving(#[source] portreeve_serving::Error),
+    /// Both listeners have the same port.
+    #[error("--secure-port and --webhook-port are both {port}; use a port of its own for each")]
+    SamePort {
+        /// The port.
+        port: u16,
+    },
+    /// The listener of the webhooks cannot be opened.
+    #[error("failed to serve webhooks")]
+    ServingWebhooks(#[source] portreeve_serving::Error),
     /// Requests to the listener cannot be authenticated or authorized.
     #[error("failed to set up delegated authentication and authorization")]
     Access(#[source] portreeve_auth::Error),
+    /// Requests to the listener of the webhooks cannot be authenticated.
+    #[error("failed to set up the authentication of webhook clients")]
+    WebhookClients(#[source] portreeve_auth::Error),
     /// A path that is open to everybody is invalid.
     #[error("failed to open a path to everybody")]
     AllowedPath(#[source] portreeve_serving::InvalidPath),
     /// The webhooks of the enabled controllers cannot be served together.
-    #[error("failed to serve webhooks")]
+    #[error("failed to use the webhooks of the enabled controllers")]
     Webhooks(#[source] portreeve_webhook::DeclarationError),
     /// Two metrics have the same name.
     #[error("failed to register metrics")]
@@ -135,13 +147,11 @@ impl Error {
                 "tls_cert_file",
                 "tls_private_key_file",
                 "tls_secret",
-                "webhook_port",
             ],
-            Self::Access(_) => &[
-                "authentication_kubeconfig",
-                "authorization_kubeconfig",
-                "webhook_client_ca_file",
-            ],
+            Self::SamePort { .. } => &["secure_port", "webhook_port"],
+            Self::ServingWebhooks(_) => &["webhook_port", "bind_address"],
+            Self::Access(_) => &["authentication_kubeconfig", "authorization_kubeconfig"],
+            Self::WebhookClients(_) => &["webhook_client_ca_file"],
             _ => &[],
         };
         let locations = config.locations(flags);

@@ -22,10 +22,14 @@ pub(crate) struct Listeners {
 }
 
 /// The tasks of listeners that serve.
-pub(crate) type Serving = JoinSet<Result<(), portreeve_serving::Error>>;
+pub(crate) type Serving = JoinSet<Result<(), Error>>;
 
 /// Binds the listeners and sets up their access control.
 pub(crate) async fn bind(options: &Options, metrics: &Metrics, enabled: &[Descriptor]) -> Result<Listeners, Error> {
+    let port = options.serving.secure_port;
+    if port != 0 && port == options.webhook.webhook_port {
+        return Err(Error::SamePort { port });
+    }
     let https = match Server::bind(&options.serving).map_err(Error::Serving)? {
         Some(server) => {
             let Metrics { client, access, .. } = metrics;
@@ -137,7 +141,7 @@ fn serve(
         let end = listener.ended().await;
         // The daemon must not continue without health endpoints and metrics.
         stop.request();
-        end
+        end.map_err(Error::Serving)
     });
     Ok(())
 }
@@ -146,8 +150,8 @@ fn serve(
 pub(crate) async fn join(mut serving: Serving) -> Result<(), Error> {
     let mut result = Ok(());
     while let Some(end) = serving.join_next().await {
-        let end = end.unwrap_or(Err(portreeve_serving::Error::ThreadExited));
-        result = result.and(end.map_err(Error::Serving));
+        let end = end.unwrap_or(Err(Error::Serving(portreeve_serving::Error::ThreadExited)));
+        result = result.and(end);
     }
     result
 }

@@ -44,15 +44,20 @@ pub(crate) async fn bind(options: &Options, enabled: &[Descriptor]) -> Result<Op
     let allowed: AllowedPaths = open.parse().map_err(Error::AllowedPath)?;
     let webhooks = declared(enabled).map_err(Error::Webhooks)?;
     let port = (args.webhook_port, PORT_FLAG);
-    let server = Server::bind_port(port, allowed, MAX_CONNECTIONS, &options.serving).map_err(Error::Serving)?;
-    let Some(server) = server else { return Ok(None) };
+    let server = Server::bind_port(port, allowed, MAX_CONNECTIONS, &options.serving);
+    let Some(server) = server.map_err(Error::ServingWebhooks)? else {
+        if args.is_delay_ignored() {
+            tracing::warn!("ignoring --webhook-shutdown-delay, because --webhook-port is 0");
+        }
+        return Ok(None);
+    };
     if webhooks.is_empty() {
         tracing::warn!("serving only /readyz on --webhook-port, because no enabled controller has webhooks");
     }
     let access = match ca {
         Some(path) => CertificateAccess::from_file(CLIENT_CA_FLAG, path)
             .await
-            .map_err(Error::Access)?,
+            .map_err(Error::WebhookClients)?,
         None => CertificateAccess::everybody(),
     };
     Ok(Some(Listener {
@@ -81,7 +86,7 @@ impl Listener {
         metrics: &Metrics,
         (certificate, clock): (Option<&Arc<SecretCertificate>>, Arc<dyn Clock>),
         (stop, delay): (&Shutdown, Duration),
-    ) -> Result<impl Future<Output = Result<(), portreeve_serving::Error>> + use<>, Error> {
+    ) -> Result<impl Future<Output = Result<(), Error>> + use<>, Error> {
         let routes = Routes {
             parameters: parameters(&self.webhooks, informers),
             webhooks: self.webhooks,
@@ -96,7 +101,7 @@ impl Listener {
         };
         let close = Shutdown::new();
         let listener = self.server.spawn("webhooks", service, &close.token());
-        let mut listener = listener.map_err(Error::Serving)?;
+        let mut listener = listener.map_err(Error::ServingWebhooks)?;
         let stop = stop.clone();
         Ok(async move {
             let end = tokio::select! {
@@ -107,7 +112,7 @@ impl Listener {
                 }
             };
             stop.request();
-            end
+            end.map_err(Error::ServingWebhooks)
         })
     }
 }

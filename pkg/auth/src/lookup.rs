@@ -10,9 +10,9 @@ use portreeve_client::error_chain;
 use tokio::{task::spawn_blocking, time::sleep};
 
 use crate::{
-    client_certificate::CaBundle,
+    client_certificate::{BundleError, CaBundle},
     request_header::HeaderNames,
-    trust::{Trust, TrustError, TrustedProxies, bundle},
+    trust::{Trust, TrustError, TrustedProxies},
 };
 
 const NAMESPACE: &str = "kube-system";
@@ -41,7 +41,18 @@ pub(crate) enum LookupError {
         #[source]
         source: std::io::Error,
     },
-    /// A file or the ConfigMap cannot be used.
+    /// The certificates in a file cannot be used.
+    #[error("failed to use {flag}={}", path.display())]
+    Use {
+        /// The flag that names the file.
+        flag: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: BundleError,
+    },
+    /// The ConfigMap cannot be used.
     #[error("failed to use the configuration of client certificates: {0}")]
     Invalid(String),
     /// The ConfigMap cannot be read.
@@ -133,7 +144,8 @@ async fn from_cluster(client: &Client) -> Result<Option<Trust>, LookupError> {
     match api.get_opt(NAME).await {
         Ok(Some(map)) => {
             let trust = Trust::from_config_map(&map.data.unwrap_or_default());
-            trust.map(Some).map_err(|error| invalid(&error))
+            let invalid = |error: TrustError| LookupError::Invalid(error_chain(&error));
+            trust.map(Some).map_err(invalid)
         }
         Ok(None) => Ok(None),
         Err(kube::Error::Api(status)) if status.code == 403 => {
@@ -143,16 +155,16 @@ async fn from_cluster(client: &Client) -> Result<Option<Trust>, LookupError> {
     }
 }
 
-fn invalid(error: &TrustError) -> LookupError {
-    LookupError::Invalid(error_chain(error))
-}
-
 /// Reads the CAs in a file, on a thread for blocking work, because a file system may hang.
 pub(crate) async fn read_bundle(flag: &'static str, path: PathBuf) -> Result<CaBundle, LookupError> {
     let file = path.clone();
     let read = spawn_blocking(move || std::fs::read_to_string(file)).await;
     let pem = read
         .unwrap_or_else(|error| Err(std::io::Error::other(error)))
-        .map_err(|source| LookupError::Read { flag, path, source })?;
-    bundle(flag, &pem).map_err(|error| invalid(&error))
+        .map_err(|source| LookupError::Read {
+            flag,
+            path: path.clone(),
+            source,
+        })?;
+    CaBundle::parse(&pem).map_err(|source| LookupError::Use { flag, path, source })
 }

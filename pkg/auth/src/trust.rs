@@ -54,7 +54,7 @@ pub(crate) enum TrustError {
 }
 
 /// Parses CA certificates. `key` names them in an error.
-pub(crate) fn bundle(key: &'static str, pem: &str) -> Result<CaBundle, TrustError> {
+fn bundle(key: &'static str, pem: &str) -> Result<CaBundle, TrustError> {
     CaBundle::parse(pem).map_err(|source| TrustError::Bundle { key, source })
 }
 

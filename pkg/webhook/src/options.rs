@@ -6,6 +6,9 @@ use std::{path::PathBuf, time::Duration};
 
 use portreeve_client::parse_duration;
 
+/// The default of `--webhook-shutdown-delay`.
+const SHUTDOWN_DELAY: Duration = Duration::from_secs(10);
+
 /// The listener for the apiserver. It uses the address of `--bind-address` and the certificates of
 /// the HTTPS listener.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -27,4 +30,11 @@ pub struct Args {
     /// Service should stop sending requests to this replica within that time.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub webhook_shutdown_delay: Duration,
+}
+
+impl Args {
+    /// Returns whether `--webhook-shutdown-delay` is set, but there is no listener.
+    pub fn is_delay_ignored(&self) -> bool {
+        self.webhook_port == 0 && self.webhook_shutdown_delay != SHUTDOWN_DELAY
+    }
 }
