@@ -155,6 +155,25 @@ fn leader_election_flags_determine_the_lease_in_the_output() -> Result<()> {
 }
 
 #[test]
+fn a_command_that_prints_nothing_says_why() -> Result<()> {
+    for (command, reason) in [
+        (
+            "policies",
+            "no policy printed: no enabled controller has admission policies\n",
+        ),
+        (
+            "webhooks",
+            "no configuration printed: no enabled controller has webhooks\n",
+        ),
+    ] {
+        let output = run(&[command, "--controllers=cronjob"])?;
+        ensure!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+        ensure!(output.stderr == reason.as_bytes(), "{output:?}");
+    }
+    Ok(())
+}
+
+#[test]
 fn a_flow_schema_names_the_account_and_the_namespace_of_the_lease() -> Result<()> {
     let values = printed_values(
         &[

@@ -90,11 +90,19 @@ fn print_usage(usage: clap::Error) -> ExitCode {
 /// Executes the command. The daemon puts the guard of its log into `log`.
 fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<WorkerGuard>) -> Result<(), Error> {
     let print = |text: &str| std::io::stdout().write_all(text.as_bytes()).map_err(Error::Print);
-    let explain = |reason: &str| writeln!(std::io::stderr(), "{reason}").map_err(Error::Print);
+    let print_or_explain = |text: &str, reason: &str| {
+        if text.is_empty() {
+            writeln!(std::io::stderr(), "{reason}").map_err(Error::Print)?;
+        }
+        print(text)
+    };
     let enabled = |items| options::enabled(items, known).map_err(Error::Controllers);
     match &config.options.command {
         Some(Command::Crds { controllers }) => print(&manifests::crds(&enabled(&controllers.controllers)?)),
-        Some(Command::Policies { controllers }) => print(&manifests::policies(&enabled(&controllers.controllers)?)),
+        Some(Command::Policies { controllers }) => {
+            let reason = "no policy printed: no enabled controller has admission policies";
+            print_or_explain(&manifests::policies(&enabled(&controllers.controllers)?), reason)
+        }
         Some(Command::Rbac {
             controllers,
             account,
@@ -116,18 +124,13 @@ fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<Worker
             let enabled = enabled(&controllers.controllers)?;
             let leases = leader_election::leases(election, known, &enabled)?;
             let fence = manifests::fence(account, election, &leases, *action).map_err(Error::Manifest)?;
-            if fence.is_empty() {
-                explain("no fence printed: leader election is disabled or no enabled controller writes anything")?;
-            }
-            print(&fence)
+            let reason = "no fence printed: leader election is disabled or no enabled controller writes anything";
+            print_or_explain(&fence, reason)
         }
         Some(Command::FenceAnchor { account }) => print(&manifests::fence_anchor(account).map_err(Error::Manifest)?),
         Some(Command::FlowSchema { account, election }) => {
             let flow_schema = manifests::flow_schema(account, election).map_err(Error::Manifest)?;
-            if flow_schema.is_empty() {
-                explain("no FlowSchema printed: leader election is disabled")?;
-            }
-            print(&flow_schema)
+            print_or_explain(&flow_schema, "no FlowSchema printed: leader election is disabled")
         }
         #[cfg(feature = "validate")]
         Some(Command::Validate { file }) => validate(file, known),
@@ -137,10 +140,9 @@ fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<Worker
         Some(Command::Migrate(args)) => migration::migrate::run(args).map_err(Error::Migration),
         Some(Command::Webhooks { controllers, account }) => {
             let webhooks = portreeve_webhook::declared(&enabled(&controllers.controllers)?).map_err(Error::Webhooks)?;
-            if webhooks.is_empty() {
-                explain("no configuration printed: no enabled controller has webhooks")?;
-            }
-            print(&manifests::webhooks(&webhooks, account).map_err(Error::Manifest)?)
+            let configurations = manifests::webhooks(&webhooks, account).map_err(Error::Manifest)?;
+            let reason = "no configuration printed: no enabled controller has webhooks";
+            print_or_explain(&configurations, reason)
         }
         Some(Command::ConfigReference) => print(&config::reference(&options::command(known))),
         Some(Command::MetricsReference) => print(&metrics_reference(known)?),

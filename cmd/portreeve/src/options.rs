@@ -70,7 +70,7 @@ pub(crate) enum Command {
         controllers: ControllerFilter,
     },
     /// Print the admission policies of the controllers, which enforce limits and set defaults per
-    /// namespace. Apply them after the CustomResourceDefinitions; see docs/deploying.md
+    /// namespace. Apply them after the CustomResourceDefinitions; see docs/policies.md
     Policies {
         #[command(flatten)]
         controllers: ControllerFilter,
