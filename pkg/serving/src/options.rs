@@ -38,7 +38,7 @@ const BUNDLES: [&str; 3] = [
 pub struct SecretArgs {
     /// The Secret with the certificate (tls.crt) and its key (tls.key) for HTTPS, instead of files.
     /// It is watched. Until it has a certificate, a self-signed one is served.
-    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = parse_object)]
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = parse_secret)]
     pub tls_secret: Option<String>,
 
     /// A list of DNS names (comma-separated on the command line). If set, the leader maintains the
@@ -49,7 +49,7 @@ pub struct SecretArgs {
 
     /// The ConfigMap in which the leader publishes the CA certificates (ca.crt) of
     /// --tls-issue-names for clients. It must exist and may be empty.
-    #[arg(long, value_name = "NAMESPACE/NAME", requires = "tls_issue_names", value_parser = parse_object)]
+    #[arg(long, value_name = "NAMESPACE/NAME", requires = "tls_issue_names", value_parser = parse_config_map)]
     pub tls_ca_config_map: Option<String>,
 
     /// A list of objects whose caBundle the leader sets to the CA certificates of
@@ -184,10 +184,19 @@ fn parse_lifetime(text: &str) -> Result<Duration, String> {
     Ok(lifetime)
 }
 
-fn parse_object(text: &str) -> Result<String, String> {
+fn parse_secret(text: &str) -> Result<String, String> {
+    parse_object(text, "portreeve-system/portreeve-serving")
+}
+
+fn parse_config_map(text: &str) -> Result<String, String> {
+    parse_object(text, "portreeve-system/portreeve-serving-ca")
+}
+
+/// Parses the namespace and the name of an object, of which an error shows an example.
+fn parse_object(text: &str, example: &str) -> Result<String, String> {
     match text.split_once('/') {
         Some((namespace, name)) if is_name(namespace) && is_name(name) => Ok(text.to_owned()),
-        _ => Err("expected NAMESPACE/NAME, such as portreeve-system/portreeve-serving".to_owned()),
+        _ => Err(format!("expected NAMESPACE/NAME, such as {example}")),
     }
 }
 
@@ -333,6 +342,17 @@ mod tests {
         assert!(parse(&["--tls-ca-grace-period=0"]).is_ok());
         assert!(parse(&["--tls-ca-grace-period=-1s"]).is_err());
         assert!(parse(&["--tls-certificate-lifetime=1s"]).is_err());
+    }
+
+    #[test]
+    fn the_example_of_an_object_is_one_for_its_flag() {
+        for (flag, example) in [
+            ("--tls-secret=foo", "portreeve-system/portreeve-serving\n"),
+            ("--tls-ca-config-map=foo", "portreeve-system/portreeve-serving-ca\n"),
+        ] {
+            let error = parse(&["--tls-issue-names=a", flag]).unwrap_err().to_string();
+            assert!(error.contains(example), "{error}");
+        }
     }
 
     #[test]
