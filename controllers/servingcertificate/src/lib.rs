@@ -202,13 +202,13 @@ impl Reconciler for CertificateReconciler {
     }
 
     fn refused(&self, observed: &Observed, _effect: &Effect, why: &str, _now: Timestamp) -> Plan {
-        let secret = match observed {
-            Observed::Secret(observed) => &observed.secret,
-            Observed::Bundle(observed) => &observed.secret,
+        let (secret, remedy) = match observed {
+            Observed::Secret(observed) => (&observed.secret, ""),
+            Observed::Bundle(observed) => (&observed.secret, publish::remedy(why)),
         };
         // Without the Secret, the log has the reason.
         let report = secret.as_ref().map(|secret| {
-            let content = EventContent::warning("FailedUpdate", "Update", why).report_once(why);
+            let content = EventContent::warning("FailedUpdate", "Update", format!("{why}{remedy}")).report_once(why);
             decide::event(secret, content)
         });
         Plan::of(report.into_iter().collect())

@@ -81,3 +81,26 @@ fn missing(observed: &ObservedBundle, secret: &CachedSecret, now: Timestamp) -> 
         next: Next::At(now.saturating_add(REPORTED_EVERY).unwrap_or(Timestamp::MAX)),
     }
 }
+
+/// Returns what to do about a rejected write, for the end of its message.
+pub(crate) fn remedy(rejection: &str) -> &'static str {
+    if rejection.contains("cannot patch resource") {
+        "; `portreeve rbac` prints the required rules, with the --tls-ca-bundles and --tls-ca-config-map of the daemon"
+    } else {
+        ""
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_right_has_a_remedy() {
+        let forbidden = "mutatingwebhookconfigurations.admissionregistration.k8s.io \"a\" is forbidden: User \"b\" \
+                         cannot patch resource \"mutatingwebhookconfigurations\" in API group \
+                         \"admissionregistration.k8s.io\" at the cluster scope";
+        assert!(remedy(forbidden).contains("--tls-ca-bundles"));
+        assert_eq!(remedy("the object has been modified"), "");
+    }
+}

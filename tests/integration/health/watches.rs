@@ -101,7 +101,7 @@ async fn a_revoked_permission_fails_readiness_until_it_is_restored() -> Result<(
     let words = [
         "forbidden: ",
         "deployments",
-        "`portreeve rbac` prints the required rules",
+        "`portreeve rbac` prints the required rules, `portreeve webhooks` those for the parameters of webhooks",
     ];
     daemon.admin.wait_until_failing("/readyz", DEPLOYMENTS, &words).await?;
     let failed = daemon.admin.failing("/readyz").await?;

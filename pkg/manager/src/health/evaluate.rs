@@ -103,7 +103,8 @@ pub(crate) fn watch(report: &Report, stale_after: Duration, age: Option<Duration
             }
             ApiErrorKind::Forbidden => {
                 return HealthStatus::Failed(format!(
-                    "forbidden: {}; `portreeve rbac` prints the required rules",
+                    "forbidden: {}; `portreeve rbac` prints the required rules, `portreeve webhooks` those for the \
+                     parameters of webhooks",
                     failure.message
                 ));
             }
