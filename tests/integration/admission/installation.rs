@@ -88,12 +88,7 @@ async fn policies_without_the_definition_of_their_parameters_reject_every_cronta
     let plane = ControlPlane::start().await?;
     let client = client_without_retries(&plane)?;
     install_definitions(&client).await?;
-    let definitions = manifests::documents(&printed(&["crds", "--controllers=crontab"])?)?;
-    let (_, name) = (&definitions[0], "crontabpolicies.stable.example.com");
-    ensure!(definitions[1]["metadata"]["name"] == name, "{definitions:?}");
-    let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}");
-    let delete = http::Request::delete(path).body(Vec::new())?;
-    client.request::<Value>(delete).await?;
+    delete_parameters(&client).await?;
     install_policies(&client).await?;
 
     let team = plane.namespace("team").await?;
@@ -115,6 +110,43 @@ async fn policies_without_the_definition_of_their_parameters_reject_every_cronta
             .map_err(anyhow::Error::from)
     })
     .await?;
+    Ok(())
+}
+
+/// docs/policies.md warns of it.
+#[tokio::test]
+async fn limits_are_lost_with_their_definition_until_the_apiserver_restarts() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let client = client_without_retries(&plane)?;
+    install_definitions(&client).await?;
+    install_policies(&client).await?;
+    let team = plane.namespace("team").await?;
+    create(&client, team.name(), &limits()).await??;
+    wait_until_enforced(&client, team.name()).await?;
+    delete_parameters(&client).await?;
+    let beyond = rows::beyond_limits().into_iter().next().context("no row")?.object;
+    let write = async || dry_run(&client, team.name(), &beyond).await;
+    eventually(LIMIT, "the limits to be lost", || async {
+        write().await?.map_err(anyhow::Error::from)
+    })
+    .await?;
+
+    plane.apiserver().restart().await?;
+    eventually(LIMIT, "CronTabs to be rejected", || async {
+        let rejected = write().await?.err().context("the CronTab was accepted")?;
+        let reason = "failed to find resource referenced by paramKind";
+        ensure!(rejected.message.contains(reason), "{}", rejected.message);
+        anyhow::Ok(())
+    })
+    .await
+}
+
+/// Deletes the definition of CronTabPolicies.
+async fn delete_parameters(client: &Client) -> Result<()> {
+    let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/crontabpolicies.stable.example.com";
+    client
+        .request::<Value>(http::Request::delete(path).body(Vec::new())?)
+        .await?;
     Ok(())
 }
 
