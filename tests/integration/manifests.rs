@@ -2,6 +2,7 @@
 //! accepts them, and they agree with the binary.
 
 mod releases;
+mod removal;
 pub(crate) mod webhooks;
 
 use std::{

@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{root, tools, webhooks::with_components};
+use super::{kustomization, root, tools, webhooks::with_components};
 use crate::fixtures::{LIMIT, manifests};
 
 const NAMESPACE: &str = "portreeve-system";
@@ -95,6 +95,25 @@ where
     K::DynamicType: Default,
 {
     Api::namespaced(client.clone(), NAMESPACE)
+}
+
+/// docs/deploying.md describes the switch.
+#[tokio::test]
+async fn a_release_takes_over_the_anchor_of_an_installation_with_kustomize() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let client = plane.client()?;
+    let force = PatchParams::apply("kubectl").force();
+    for anchor in kustomization("kustomize/fence-anchor")?.values() {
+        manifests::apply(&client, anchor, None, &force).await?;
+    }
+    let install = ["install", "--create-namespace", "portreeve", "helm/portreeve"];
+    let error = helm(&plane, &install).err().context("helm owns the anchor")?;
+    let reason = "cannot be imported into the current release";
+    ensure!(error.to_string().contains(reason), "{error:#}");
+    helm(
+        &plane,
+        &[&install[..], &["--take-ownership", "--force-conflicts"]].concat(),
+    )
 }
 
 #[tokio::test]
