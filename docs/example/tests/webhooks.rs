@@ -93,6 +93,27 @@ fn the_documentation_quotes_the_example() {
     }
 }
 
+/// The documentation uses these names in its steps.
+#[test]
+fn a_binary_of_its_own_has_names_of_its_own() -> Result<()> {
+    let flags = ["webhooks", "--namespace=copies", "--service-account=copy"];
+    ensure!(DOCS.contains(&format!("`portreeve-example {}`", flags.join(" "))));
+    let output = Command::new(PROGRAM).args(flags).output()?;
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&String::from_utf8(output.stdout)?)?;
+    for document in documents {
+        let name = document["metadata"]["name"].as_str().context("no name")?;
+        let service = &document["webhooks"][0]["clientConfig"]["service"];
+        let [namespace, host] = ["namespace", "name"].map(|field| service[field].as_str().unwrap_or_default());
+        ensure!(
+            namespace == "copies" && DOCS.contains(&format!("`{host}`")),
+            "{service}"
+        );
+        ensure!(DOCS.contains(&format!("={host}.copies.svc`")), "{service}");
+        ensure!(DOCS.contains(&format!("`{name}`")), "{name}");
+    }
+    Ok(())
+}
+
 /// Returns the YAML block of the documentation that contains a text.
 fn documented(part: &str) -> Result<String> {
     let mut blocks = DOCS.split("```yaml\n").skip(1);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{rules, source, text, tools::promtool};
 use crate::manifests::root;
@@ -15,6 +15,20 @@ fn promtool_accepts_the_rules_and_their_unit_tests_pass() -> Result<()> {
         let (is_accepted, printed) = promtool(&command, &folder, "")?;
         ensure!(is_accepted, "{command:?}: {printed}");
     }
+    Ok(())
+}
+
+#[test]
+fn promtool_accepts_the_expressions_for_webhooks() -> Result<()> {
+    let page = include_str!("../../../docs/admission.md");
+    let lines: Vec<_> = page.lines().filter(|line| line.ends_with(" > 0")).collect();
+    ensure!(lines.len() == 3, "{lines:?}");
+    let rules = lines.iter().map(|line| json!({"alert": "A", "expr": line}));
+    let groups = json!({"groups": [{"name": "webhooks", "rules": rules.collect::<Vec<_>>()}]});
+    let folder = tempfile::tempdir()?;
+    std::fs::write(folder.path().join("rules.yaml"), groups.to_string())?;
+    let (is_accepted, printed) = promtool(&["check", "rules", "--lint=none", "rules.yaml"], folder.path(), "")?;
+    ensure!(is_accepted, "{printed}");
     Ok(())
 }
 
