@@ -6,6 +6,7 @@
 //! - [`FaultProxy`] is a proxy for the apiserver that injects faults on request.
 //! - [`eventually`] polls for a condition with a time limit.
 //! - [`SlowClients`] hold connections of a listener without using them.
+//! - [`WebhookServer`] is a webhook whose responses the test chooses.
 //! - [`Corpus`] feeds recorded inputs and mutations of them to decoders.
 //!
 //! Only tests, `hack/bench` and `hack/run` use this crate.
@@ -27,6 +28,7 @@ mod proxy;
 mod scratch;
 mod server;
 mod slow_clients;
+mod webhook_server;
 
 pub use access::Namespace;
 pub use assets::server_binary;
@@ -40,3 +42,4 @@ pub use proxy::{BodyFault, CannedResponse, Fault, FaultProxy, Matcher, Repeat, R
 pub use rustix::process::Signal;
 pub use server::ServerProcess;
 pub use slow_clients::{SlowClients, https_get};
+pub use webhook_server::WebhookServer;

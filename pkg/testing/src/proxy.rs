@@ -358,7 +358,7 @@ fn acceptor_of(folder: &Path) -> Result<TlsAcceptor> {
 }
 
 /// Returns an acceptor that presents a certificate.
-fn acceptor(issued: &IssuedCertificate) -> Result<TlsAcceptor> {
+pub(crate) fn acceptor(issued: &IssuedCertificate) -> Result<TlsAcceptor> {
     let chain = CertificateDer::pem_slice_iter(issued.certificate.as_bytes()).collect::<Result<_, _>>()?;
     let key = PrivateKeyDer::from_pem_slice(issued.key.as_bytes())?;
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
