@@ -4,9 +4,14 @@
 //! its type is, an absent field stays absent, nothing gets a default, and no content is an error.
 //! v1 stores what only v2 can express in the annotation [`V2_FIELDS`], so both ways are lossless.
 //!
+//! Server-side apply removes the fields that a manager gives up in every version that some manager
+//! uses, and compares which fields exist, not their values. So in v1, each leaf in that annotation
+//! has a marker, an annotation of its own, and a leaf without its marker is gone.
+//!
 //! Architecture Invariant: pure.
 
 pub(crate) mod fields;
+mod leaves;
 mod places;
 mod v2_only;
 
@@ -43,15 +48,18 @@ fn to_v2(object: &mut Value) {
         .and_then(Value::as_object_mut)
         .map(std::mem::take);
     if let Some(spec) = spec {
-        let stored = take_annotation(object);
-        let v2_only = stored.as_ref().and_then(V2Only::read);
+        let stored = take_annotation(object, V2_FIELDS);
+        let mut v2_only = stored.as_ref().and_then(V2Only::read);
+        if let Some(v2_only) = &mut v2_only {
+            v2_only.retain_marked(|marker| take_annotation(object, marker).is_some());
+        }
         // An annotation that is not ours stays.
         let annotation = if let Some(v2_only) = &v2_only {
             v2_only.annotation.clone()
         } else {
             stored
         };
-        set_annotation(object, annotation);
+        set_annotation(object, V2_FIELDS, annotation);
         object["spec"] = spec_to_v2(spec, v2_only.unwrap_or_default()).into();
     }
     if let Some(status) = object.get_mut("status") {
@@ -65,9 +73,12 @@ fn to_v1(object: &mut Value) {
         .and_then(Value::as_object_mut)
         .map(std::mem::take);
     if let Some(spec) = spec {
-        let annotation = take_annotation(object);
+        let annotation = take_annotation(object, V2_FIELDS);
         let (spec, v2_only) = spec_to_v1(spec, annotation);
-        set_annotation(object, v2_only.write());
+        for (marker, path) in v2_only.markers() {
+            set_annotation(object, &marker, Some(path.into()));
+        }
+        set_annotation(object, V2_FIELDS, v2_only.write());
         object["spec"] = spec.into();
     }
     if let Some(status) = object.get_mut("status") {
@@ -145,17 +156,17 @@ fn has_list_or_none(status: &Value) -> bool {
     status.is_object() && status.get(SCHEDULES).is_none_or(Value::is_array)
 }
 
-fn take_annotation(object: &mut Value) -> Option<Value> {
+fn take_annotation(object: &mut Value, key: &str) -> Option<Value> {
     let metadata = object.get_mut("metadata")?;
     let annotations = metadata.get_mut("annotations")?.as_object_mut()?;
-    let value = annotations.remove(V2_FIELDS);
+    let value = annotations.remove(key);
     if value.is_some() && annotations.is_empty() {
         metadata.as_object_mut()?.remove("annotations");
     }
     value
 }
 
-fn set_annotation(object: &mut Value, value: Option<Value>) {
+fn set_annotation(object: &mut Value, key: &str, value: Option<Value>) {
     let Some(value) = value else { return };
     for path in ["/metadata", "/metadata/annotations"] {
         let (parent, name) = path.rsplit_once('/').unwrap_or_default();
@@ -167,7 +178,7 @@ fn set_annotation(object: &mut Value, value: Option<Value>) {
             *child = Value::Object(Map::new());
         }
     }
-    object["metadata"]["annotations"][V2_FIELDS] = value;
+    object["metadata"]["annotations"][key] = value;
 }
 
 #[cfg(test)]

@@ -124,7 +124,7 @@ fn truncated(owner: &str, longest: usize) -> &str {
 
 /// Returns the 32-bit FNV-1a hash of all parts. It must never change, because the names of Jobs
 /// depend on it.
-fn fnv1a(parts: &[&[u8]]) -> u32 {
+pub(crate) fn fnv1a(parts: &[&[u8]]) -> u32 {
     let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
     parts.iter().copied().flatten().fold(0x811c_9dc5, step)
 }

@@ -134,7 +134,13 @@ fn v1_keeps_what_only_v2_has_in_an_annotation() {
           "apiVersion": "stable.example.com/v1",
           "metadata": {
             "annotations": {
-              "stable.example.com/v2": "{\"spec\":{\"schedules\":[{\"name\":\"weekend\",\"schedule\":\"0 8 * * 6\"},{\"name\":\"default\",\"suspend\":true}],\"template\":{\"metadata\":{\"labels\":{\"team\":\"a\"}},\"spec\":{\"parallelism\":2}}},\"with\":{\"suspend\":false}}"
+              "stable.example.com/v2": "{\"spec\":{\"schedules\":[{\"name\":\"weekend\",\"schedule\":\"0 8 * * 6\"},{\"name\":\"default\",\"suspend\":true}],\"template\":{\"metadata\":{\"labels\":{\"team\":\"a\"}},\"spec\":{\"parallelism\":2}}},\"with\":{\"suspend\":false}}",
+              "v2.stable.example.com/25c7d205": "schedules/weekend/schedule",
+              "v2.stable.example.com/2636303a": "template/spec/parallelism",
+              "v2.stable.example.com/29eeeaa7": "schedules/default/name",
+              "v2.stable.example.com/5036cc0b": "template/metadata/labels/team",
+              "v2.stable.example.com/6f8707bb": "schedules/weekend/name",
+              "v2.stable.example.com/91d40490": "schedules/default/suspend"
             },
             "name": "a"
           },
@@ -267,6 +273,37 @@ fn only_what_depends_on_an_edited_field_is_dropped() {
         edited(&|spec| drop(spec.as_object_mut().expect("an object").remove("suspend"))),
         (true, true)
     );
+}
+
+/// Server-side apply removes the marker of a field that its manager gives up, and keeps the
+/// annotation with all fields.
+#[test]
+fn a_leaf_without_its_marker_is_gone() {
+    let object = v2(&json!({
+        "schedules": [
+            {"name": "weekend", "schedule": "0 8 * * 6", "suspend": true},
+            {"name": "noon", "schedule": "0 12 * * *"},
+        ],
+        "template": {"metadata": {"labels": {"team": "a"}}},
+    }));
+    let without = |paths: &[&str]| {
+        let mut seen = to(V1, &object);
+        let annotations = seen["metadata"]["annotations"].as_object_mut().expect("an object");
+        annotations.retain(|_, value| !paths.iter().any(|path| value == path));
+        to(V2, &seen)
+    };
+    assert_eq!(without(&[]), object);
+    let found = without(&["schedules/weekend/suspend"])["spec"].take();
+    assert_eq!(
+        found["schedules"][0],
+        json!({"name": "weekend", "schedule": "0 8 * * 6"})
+    );
+    let weekend = ["name", "schedule", "suspend"].map(|field| format!("schedules/weekend/{field}"));
+    let weekend = weekend.each_ref().map(|path| &**path);
+    let found = without(&[&weekend[..], &["template/metadata/labels/team"]].concat());
+    let left = json!({"schedules": [{"name": "noon", "schedule": "0 12 * * *"}]});
+    assert_eq!(found["spec"], left);
+    assert!(found["metadata"].get("annotations").is_none(), "{found}");
 }
 
 #[test]

@@ -8,8 +8,13 @@ use serde_json::{Map, Value};
 
 use super::{
     fields::{self, SCHEDULES},
+    leaves,
     places::take,
 };
+use crate::job_names::fnv1a;
+
+/// The prefix of the keys of markers.
+const MARKERS: &str = "v2.stable.example.com";
 
 /// The fields of v2 that v1 cannot express, in the structure of v2.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -73,6 +78,17 @@ impl V2Only {
         (is_ours && v2_only.spec.keys().all(|name| fields::is_v2_only(name))).then_some(v2_only)
     }
 
+    /// Returns the markers of all leaves, each with the path of its leaf.
+    pub(super) fn markers(&self) -> Vec<(String, String)> {
+        let paths = leaves::paths(&self.spec).into_iter();
+        paths.map(|path| (marker(&path), path)).collect()
+    }
+
+    /// Removes the leaves without a marker.
+    pub(super) fn retain_marked(&mut self, mut is_marked: impl FnMut(&str) -> bool) {
+        leaves::retain(&mut self.spec, &mut |path| is_marked(&marker(path)));
+    }
+
     /// Returns the annotation of the object in v1; `None` if v1 can express the whole object.
     pub(super) fn write(self) -> Option<Value> {
         if self.spec.is_empty() {
@@ -99,6 +115,11 @@ impl V2Only {
             _ => Map::new(),
         }
     }
+}
+
+/// Returns the key of the marker of a leaf. A path may contain what a key must not.
+fn marker(path: &str) -> String {
+    format!("{MARKERS}/{:08x}", fnv1a(&[path.as_bytes()]))
 }
 
 /// Returns the names of all containers, and whether failed containers are restarted.
