@@ -13,6 +13,7 @@ mod audit;
 mod certificates;
 mod chaos;
 mod controllers;
+mod conversion;
 mod crds;
 mod credentials;
 mod debug;

@@ -1,0 +1,140 @@
+//! Objects that were stored before the definition rejected them.
+
+use anyhow::{Context, Result, ensure};
+use kube::CustomResourceExt;
+use portreeve_api::{CRONTABS, CRONTABS_V2, CronTab};
+use portreeve_testing::{ControlPlane, eventually};
+use serde_json::{Value, json};
+
+use super::environment::{BOTH, Environment};
+use crate::fixtures::{
+    LIMIT,
+    conversion::{CronTabs, Definition, v1, v2, versions},
+};
+
+/// Specs that the definition rejects, by the version of their objects.
+fn rejected() -> [(&'static str, bool, Value); 8] {
+    let annotation = json!({"stable.example.com/v2": "{\"spec\":{\"schedules\":7}}"});
+    [
+        (
+            "number",
+            true,
+            json!({"spec": {"schedule": 7, "jobTemplate": {"containers": []}}}),
+        ),
+        (
+            "text",
+            true,
+            json!({"spec": {"schedule": "@daily", "jobTemplate": "text"}}),
+        ),
+        ("empty", true, json!({"spec": {}})),
+        (
+            "status",
+            true,
+            json!({"spec": {}, "status": {"schedules": "text", "missedRuns": {}}}),
+        ),
+        (
+            "annotated",
+            true,
+            json!({"metadata": {"annotations": annotation}, "spec": {"schedule": "@daily"}}),
+        ),
+        (
+            "no-default",
+            false,
+            json!({"spec": {"schedules": [{"name": "other", "schedule": 7}]}}),
+        ),
+        (
+            "words",
+            false,
+            json!({"spec": {"schedules": "text", "runPolicy": "text", "template": 1}}),
+        ),
+        (
+            "entries",
+            false,
+            json!({"spec": {"schedules": [1, null, {"name": "default"}, {"name": 3}]}}),
+        ),
+    ]
+}
+
+/// Stores the invalid objects while the schemas accept anything, and then restores the schemas.
+async fn store_invalid(environment: &Environment, crontabs: &CronTabs) -> Result<()> {
+    let definition = Definition::of(&crontabs.client, CronTab::crd_name());
+    let strict = definition.get().await?;
+    definition
+        .edit(|definition| {
+            for version in versions(definition) {
+                version["schema"]["openAPIV3Schema"] =
+                    json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+            }
+        })
+        .await?;
+    for (name, is_v1, object) in rejected() {
+        let mut object = object.clone();
+        object["metadata"]["name"] = name.into();
+        let version = if is_v1 { &CRONTABS } else { &CRONTABS_V2 };
+        eventually(LIMIT, &format!("{name} to be accepted"), || {
+            crontabs.create(version, &object)
+        })
+        .await?;
+    }
+    definition
+        .edit(|definition| definition["spec"]["versions"] = strict["spec"]["versions"].clone())
+        .await?;
+    eventually(LIMIT, "the schemas to be strict", || async {
+        let response = crontabs
+            .send(
+                http::Method::POST,
+                (&CRONTABS, "?dryRun=All"),
+                "application/json",
+                &json!({"apiVersion": CRONTABS.api_version(), "kind": "CronTab", "metadata": {"name": "x"}, "spec": {}}),
+            )
+            .await?;
+        ensure!(response.status == http::StatusCode::UNPROCESSABLE_ENTITY, "{response:?}");
+        anyhow::Ok(())
+    })
+    .await?;
+    environment.plane.apiserver().stop().await?;
+    environment.plane.apiserver().start().await
+}
+
+#[tokio::test]
+async fn invalid_objects_are_converted_and_hide_no_others() -> Result<()> {
+    for stored in BOTH {
+        let environment = Environment::start(ControlPlane::start().await?, stored, &["--dry-run"]).await?;
+        let crontabs = CronTabs::of(&environment.plane.namespace("invalid").await?);
+        store_invalid(&environment, &crontabs).await?;
+        crontabs.create(&CRONTABS, &v1("good", json!({}))).await?;
+        crontabs.create(&CRONTABS_V2, &v2("good-2", json!({}))).await?;
+        for version in BOTH {
+            let listed = crontabs.list(version).await.with_context(|| version.to_string())?;
+            ensure!(listed.len() == rejected().len() + 2, "{version}: {listed:?}");
+        }
+        // The apiserver prunes what the schema of the request's version has no place for.
+        let number = crontabs.get(&CRONTABS_V2, "number").await?;
+        ensure!(number["spec"]["schedules"][0]["schedule"] == 7, "{number}");
+        let entry = crontabs.get(&CRONTABS_V2, "no-default").await?;
+        let mut entries = entry["spec"]["schedules"].as_array().into_iter().flatten();
+        // While v1 is stored, its default for `dstPolicy` adds the entry `default`.
+        ensure!(
+            entries.any(|entry| entry["name"] == "other" && entry["schedule"] == 7),
+            "{entry}"
+        );
+
+        // Each can be repaired in one version, and deleted in the other.
+        crontabs
+            .merge(
+                &CRONTABS_V2,
+                "number",
+                &json!({"spec": v2("number", json!({}))["spec"]}),
+            )
+            .await?;
+        let repaired = crontabs.get(&CRONTABS, "number").await?;
+        ensure!(repaired["spec"]["schedule"] == "0 0 1 1 *", "{repaired}");
+        for (name, is_v1, _) in rejected() {
+            let other = if is_v1 { &CRONTABS_V2 } else { &CRONTABS };
+            crontabs.delete(other, name).await.with_context(|| name.to_owned())?;
+        }
+        let left = crontabs.list(&CRONTABS_V2).await?;
+        ensure!(left.len() == 2, "{left:?}");
+    }
+    Ok(())
+}
