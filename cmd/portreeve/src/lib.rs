@@ -141,8 +141,10 @@ fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<Worker
         Some(Command::Webhooks { controllers, account }) => {
             let webhooks = portreeve_webhook::declared(&enabled(&controllers.controllers)?).map_err(Error::Webhooks)?;
             let configurations = manifests::webhooks(&webhooks, account).map_err(Error::Manifest)?;
-            let reason = "no configuration printed: no enabled controller has webhooks";
-            print_or_explain(&configurations, reason)
+            print_or_explain(
+                &configurations,
+                "no configuration printed: no enabled controller has webhooks",
+            )
         }
         Some(Command::ConfigReference) => print(&config::reference(&options::command(known))),
         Some(Command::MetricsReference) => print(&metrics_reference(known)?),

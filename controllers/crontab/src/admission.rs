@@ -65,6 +65,14 @@ pub(crate) fn webhooks() -> Vec<Webhook> {
 fn validate(review: &Review<'_, ReviewedCronTab>) -> Verdict {
     let old = review.old.as_ref();
     let mut verdict = Verdict::new();
+    if !review.new.fits_v1 && old.is_none_or(|old| old.fits_v1) {
+        verdict = verdict.error(FieldError::forbidden(
+            "spec.template",
+            "",
+            "v1 cannot store what only v2 has, because the annotations would exceed 256 KiB: shorten the labels and \
+             annotations of the templates and of the CronTab",
+        ));
+    }
     let mut is_changed = false;
     for schedule in &review.new.schedules {
         let old = old.and_then(|old| old.schedules.iter().find(|old| old.path == schedule.path));

@@ -8,6 +8,9 @@
 //! uses, and compares which fields exist, not their values. So in v1, each leaf in that annotation
 //! has a marker, an annotation of its own, and a leaf without its marker is gone.
 //!
+//! If the annotations would exceed Kubernetes' limit, v1 lacks what only v2 has: with them, one such
+//! object would fail every list of v1. The webhook rejects these objects.
+//!
 //! Architecture Invariant: pure.
 
 pub(crate) mod fields;
@@ -23,6 +26,9 @@ use self::{
     places::{put, take},
     v2_only::V2Only,
 };
+
+/// The size that Kubernetes allows for all annotations of an object.
+const MAX_ANNOTATION_BYTES: usize = 256 << 10;
 
 /// Converts a CronTab to the given `apiVersion`.
 ///
@@ -75,10 +81,17 @@ fn to_v1(object: &mut Value) {
     if let Some(spec) = spec {
         let annotation = take_annotation(object, V2_FIELDS);
         let (spec, v2_only) = spec_to_v1(spec, annotation);
-        for (marker, path) in v2_only.markers() {
-            set_annotation(object, &marker, Some(path.into()));
+        let markers = v2_only.markers();
+        for (marker, path) in &markers {
+            set_annotation(object, marker, Some((**path).into()));
         }
         set_annotation(object, V2_FIELDS, v2_only.write());
+        if annotation_bytes(object) > MAX_ANNOTATION_BYTES {
+            take_annotation(object, V2_FIELDS);
+            for (marker, _) in &markers {
+                take_annotation(object, marker);
+            }
+        }
         object["spec"] = spec.into();
     }
     if let Some(status) = object.get_mut("status") {
@@ -86,10 +99,21 @@ fn to_v1(object: &mut Value) {
     }
 }
 
-/// Converts a spec of v1 with the annotation of its object; `None` if the annotation is foreign.
-pub(crate) fn spec_with_annotation(spec: Map<String, Value>, annotation: &str) -> Option<Map<String, Value>> {
-    let v2_only = V2Only::read(&annotation.into())?;
-    Some(spec_to_v2(spec, v2_only))
+/// Returns whether v1 can store what only v2 has of an object of v2.
+pub(crate) fn fits_v1(object: &Value) -> bool {
+    let mut in_v1 = object.clone();
+    to_v1(&mut in_v1);
+    to_v2(&mut in_v1);
+    in_v1.get("spec") == object.get("spec")
+}
+
+/// Returns the size of all annotations, as the apiserver counts it.
+fn annotation_bytes(object: &Value) -> usize {
+    let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object);
+    let annotations = annotations.into_iter().flatten();
+    annotations
+        .map(|(name, value)| name.len() + value.as_str().map_or(0, str::len))
+        .sum()
 }
 
 /// Converts a spec of v1. `v2_only` is what the annotation stores.

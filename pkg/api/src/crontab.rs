@@ -20,10 +20,8 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::Resource;
 
-pub use status::{CronTabStatus, JobNameFormat, JobReference};
-pub use v2::{
-    CronTabV2Spec, CronTabV2Status, DEFAULT_SCHEDULE, JOB_SCHEDULE, NamedSchedule, RunPolicy, ScheduleStatus, V2_FIELDS,
-};
+pub use status::{CronTabStatus, JobNameFormat, JobReference, ScheduleStatus};
+pub use v2::{CronTabV2Spec, CronTabV2Status, DEFAULT_SCHEDULE, JOB_SCHEDULE, NamedSchedule, RunPolicy, V2_FIELDS};
 
 const GROUP: &str = "stable.example.com";
 const VERSION: &str = "v1";

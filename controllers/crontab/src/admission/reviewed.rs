@@ -4,9 +4,12 @@
 //!
 //! Architecture Invariant: pure.
 
-use portreeve_api::{DEFAULT_SCHEDULE, DstPolicyName};
+use portreeve_api::{CRONTABS_V2, DEFAULT_SCHEDULE, DstPolicyName};
 use portreeve_cron::{DstPolicy, load_zone};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, de::Error};
+use serde_json::Value;
+
+use crate::conversion;
 
 /// A CronTab that is reviewed.
 pub(super) struct ReviewedCronTab {
@@ -14,6 +17,8 @@ pub(super) struct ReviewedCronTab {
     pub(super) starting_deadline_seconds: Option<i64>,
     /// The schedules; none without a spec.
     pub(super) schedules: Vec<ReviewedSchedule>,
+    /// Whether v1 can store what only v2 has.
+    pub(super) fits_v1: bool,
 }
 
 /// A schedule that is reviewed.
@@ -101,12 +106,15 @@ struct V2Only {
 
 impl<'de> Deserialize<'de> for ReviewedCronTab {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Object { metadata, spec } = Object::deserialize(deserializer)?;
+        let object = Value::deserialize(deserializer)?;
+        let fits_v1 = object["apiVersion"] != CRONTABS_V2.api_version() || conversion::fits_v1(&object);
+        let Object { metadata, spec } = Object::deserialize(object).map_err(D::Error::custom)?;
         let Some(mut spec) = spec else {
             return Ok(Self {
                 uid: metadata.uid,
                 starting_deadline_seconds: None,
                 schedules: Vec::new(),
+                fits_v1,
             });
         };
         let deadlines = [
@@ -131,6 +139,7 @@ impl<'de> Deserialize<'de> for ReviewedCronTab {
             uid: metadata.uid,
             starting_deadline_seconds: deadlines.into_iter().flatten().next(),
             schedules,
+            fits_v1,
         })
     }
 }

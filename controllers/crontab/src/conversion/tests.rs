@@ -361,6 +361,22 @@ fn the_docs_show_the_whole_table() {
     }
 }
 
+/// With annotations that exceed Kubernetes' limit, the object would fail every list of v1.
+#[test]
+fn an_object_that_is_too_large_for_v1_lacks_its_fields_of_v2_there() {
+    let mut object = v2(&json!({
+        "schedules": [{"name": "default", "schedule": "@daily"}],
+        "template": {"metadata": {"annotations": {"large": "x".repeat(MAX_ANNOTATION_BYTES)}}},
+    }));
+    object["metadata"]["annotations"] = json!({"x": "y"});
+    let seen = to(V1, &object);
+    assert_eq!(seen["metadata"]["annotations"], json!({"x": "y"}));
+    assert_eq!(seen["spec"], json!({"schedule": "@daily"}));
+    assert!(!fits_v1(&object));
+    object["spec"]["template"]["metadata"]["annotations"]["large"] = "x".into();
+    assert!(fits_v1(&object));
+}
+
 #[test]
 fn other_versions_are_an_error() {
     let error = convert(json!({}), "stable.example.com/v3").expect_err("it is unknown");

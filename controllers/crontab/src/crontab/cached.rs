@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use portreeve_api::{AnnotatedMetadata, CronTabV2Status, Metadata};
 use portreeve_informer::Projection;
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 
 use super::spec::{Spec, Version};
 
@@ -24,9 +24,9 @@ pub(crate) struct CachedCronTab {
 pub(super) struct Annotations {
     #[serde(rename = "stable.example.com/run-now")]
     pub(super) run_now: Option<Arc<str>>,
-    /// Only read to decode the spec.
+    /// Only whether it exists: then the object is converted.
     #[serde(rename = "stable.example.com/v2")]
-    pub(super) v2_only: Option<Box<str>>,
+    pub(super) v2_only: Option<IgnoredAny>,
 }
 
 impl Projection for CachedCronTab {

@@ -12,7 +12,7 @@ use portreeve_api::{
     ScheduleStatus,
 };
 use serde::{Deserialize, Deserializer, de::Error};
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 
 use super::{
     cached::{Annotations, CachedCronTab},
@@ -25,7 +25,8 @@ use crate::conversion;
 struct Encoded<'a> {
     #[serde(default)]
     api_version: Box<str>,
-    metadata: AnnotatedMetadata<Annotations>,
+    #[serde(borrow)]
+    metadata: &'a RawValue,
     #[serde(borrow, default)]
     spec: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -100,7 +101,7 @@ impl<'de> Deserialize<'de> for CachedCronTab {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Encoded {
             api_version,
-            mut metadata,
+            metadata: encoded_metadata,
             spec,
             status,
         } = Encoded::deserialize(deserializer)?;
@@ -109,9 +110,15 @@ impl<'de> Deserialize<'de> for CachedCronTab {
         } else {
             Version::V1
         };
-        let annotations = metadata.annotations.as_mut();
-        let v2_only = annotations.and_then(|annotations| annotations.v2_only.take());
-        let spec = spec.map(|spec| decode_spec(version, spec, v2_only.as_deref()));
+        let metadata: AnnotatedMetadata<Annotations> =
+            serde_json::from_str(encoded_metadata.get()).map_err(D::Error::custom)?;
+        let annotations = metadata.annotations.as_ref();
+        let has_v2_only = annotations.is_some_and(|annotations| annotations.v2_only.is_some());
+        let spec = spec.map(|spec| match version {
+            Version::V1 if has_v2_only => decode_converted(encoded_metadata, spec),
+            Version::V1 => decode::<SpecV1>("spec", spec.get()).map(Spec::from),
+            Version::V2 => decode::<SpecV2>("spec", spec.get()).map(Spec::from),
+        });
         let status = status.map(|status| decode_status(version, status));
         Ok(Self {
             version,
@@ -122,24 +129,13 @@ impl<'de> Deserialize<'de> for CachedCronTab {
     }
 }
 
-fn decode_spec(version: Version, spec: &RawValue, v2_only: Option<&str>) -> Result<Spec, String> {
-    let (version, spec) = match (version, v2_only) {
-        (Version::V1, Some(annotation)) => {
-            let fields: Map<String, Value> = decode("spec", spec.get())?;
-            let Some(converted) = conversion::spec_with_annotation(fields, annotation) else {
-                return decode::<SpecV1>("spec", spec.get()).map(Spec::from);
-            };
-            (
-                Version::V2,
-                serde_json::to_string(&converted).map_err(|error| error.to_string())?,
-            )
-        }
-        (version, _) => (version, spec.get().to_owned()),
-    };
-    match version {
-        Version::V1 => decode::<SpecV1>("spec", &spec).map(Spec::from),
-        Version::V2 => decode::<SpecV2>("spec", &spec).map(Spec::from),
-    }
+/// Decodes a spec of v1 whose object has fields of v2 in annotations.
+fn decode_converted(metadata: &RawValue, spec: &RawValue) -> Result<Spec, String> {
+    let metadata: Value = decode("metadata", metadata.get())?;
+    let spec: Value = decode("spec", spec.get())?;
+    let object = json!({ "metadata": metadata, "spec": spec });
+    let converted = conversion::convert(object, &CRONTABS_V2.api_version())?;
+    decode::<SpecV2>("spec", &converted["spec"].to_string()).map(Spec::from)
 }
 
 fn decode_status(version: Version, status: &RawValue) -> Result<CronTabV2Status, String> {

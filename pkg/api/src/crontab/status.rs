@@ -5,7 +5,6 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::v2::ScheduleStatus;
 use crate::conditions::{Condition, Time};
 
 /// The current state of a CronTab.
@@ -61,6 +60,49 @@ pub struct CronTabStatus {
     /// Current service state of the CronTab, with at most one condition per type.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+}
+
+/// The current state of one schedule. Absent fields are not written, because a merge patch replaces
+/// the whole list.
+#[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ScheduleStatus {
+    /// The name of the schedule.
+    pub name: String,
+    /// The last scheduled time for which a run was started.
+    #[serde(default, with = "whole_seconds", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Time>")]
+    pub last_schedule_time: Option<Timestamp>,
+    /// The time of the next scheduled run. Absent if no run is scheduled.
+    #[serde(default, with = "whole_seconds", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Time>")]
+    pub next_schedule_time: Option<Timestamp>,
+    /// The last scheduled time whose run was missed.
+    #[serde(default, with = "whole_seconds", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Time>")]
+    pub last_missed_time: Option<Timestamp>,
+    /// The total number of missed runs.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub missed_runs: i64,
+    /// The number of currently active runs of this schedule. Absent if there are none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub active: i64,
+    /// Whether the schedule was suspended when the status was written.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspended: bool,
+    /// The most recently observed schedule and time zone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_schedule: Option<String>,
+    /// The time at which the observed schedule replaced another one. Earlier scheduled times are
+    /// not caught up.
+    #[serde(default, with = "whole_seconds", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Time>")]
+    pub scheduled_since: Option<Timestamp>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde requires")]
+fn is_zero(number: &i64) -> bool {
+    *number == 0
 }
 
 /// A format of the names of Jobs.
