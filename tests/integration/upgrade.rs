@@ -83,7 +83,8 @@ impl Upgrade {
         Ok(())
     }
 
-    /// Waits until every schedule of a CronTab has started a run, and returns the names of the Jobs.
+    /// Waits until every schedule of a CronTab has started a run, and returns the names of all
+    /// Jobs.
     async fn runs(&self, crontab: &str, schedules: &[&str]) -> Result<Vec<String>> {
         let jobs: Api<Job> = self.namespace.api();
         let labels = ListParams::default().labels(&format!("stable.example.com/crontab={crontab}"));

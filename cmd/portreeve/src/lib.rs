@@ -89,13 +89,6 @@ fn print_usage(usage: clap::Error) -> ExitCode {
 
 /// Executes the command. The daemon puts the guard of its log into `log`.
 fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<WorkerGuard>) -> Result<(), Error> {
-    let print = |text: &str| std::io::stdout().write_all(text.as_bytes()).map_err(Error::Print);
-    let print_or_explain = |text: &str, reason: &str| {
-        if text.is_empty() {
-            writeln!(std::io::stderr(), "{reason}").map_err(Error::Print)?;
-        }
-        print(text)
-    };
     let enabled = |items| options::enabled(items, known).map_err(Error::Controllers);
     match &config.options.command {
         Some(Command::Crds { controllers }) => print(&manifests::crds(&enabled(&controllers.controllers)?)),
@@ -152,6 +145,18 @@ fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<Worker
         None if config.options.selected.list_controllers => print(&list(config.options.selected.output, known)),
         None => daemon(config, known, log),
     }
+}
+
+fn print(text: &str) -> Result<(), Error> {
+    std::io::stdout().write_all(text.as_bytes()).map_err(Error::Print)
+}
+
+/// Prints a text to stdout, or if it is empty, why to stderr.
+fn print_or_explain(text: &str, reason: &str) -> Result<(), Error> {
+    if text.is_empty() {
+        writeln!(std::io::stderr(), "{reason}").map_err(Error::Print)?;
+    }
+    print(text)
 }
 
 /// Returns the output of `--list-controllers`.

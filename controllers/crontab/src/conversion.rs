@@ -8,8 +8,8 @@
 //! uses, and compares which fields exist, not their values. So in v1, each leaf in that annotation
 //! has a marker, an annotation of its own, and a leaf without its marker is gone.
 //!
-//! If the annotations would exceed Kubernetes' limit, v1 lacks what only v2 has: with them, one such
-//! object would fail every list of v1. The webhook rejects these objects.
+//! If the annotations would exceed Kubernetes' limit, v1 lacks what only v2 has: with them, one
+//! such object would fail every list of v1. The webhook rejects these objects.
 //!
 //! Architecture Invariant: pure.
 

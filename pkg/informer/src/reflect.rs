@@ -3,37 +3,38 @@
 //! The loop follows client-go's reflector. kube-runtime's `watcher` retries an HTTP 410 forever,
 //! loses a whole list to one bad object, and may start from a stale cache.
 
+mod config;
 mod error;
 mod stored_version;
 
 use std::{
     future::{Future, pending},
     hash::{DefaultHasher, Hasher},
-    sync::{Arc, OnceLock, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use bytes::Bytes;
 use http::{Request, header};
 use http_body_util::BodyExt;
-use kube::{Client, client::Body};
-use portreeve_client::{ApiErrorKind, Outage, OutageCount, error_chain, refusal, retry_after};
+use kube::client::Body;
+use portreeve_client::{ApiErrorKind, OutageCount, error_chain, refusal, retry_after};
 use tokio::{
     sync::watch,
     time::{Instant, timeout_at},
 };
 
+pub(crate) use self::config::ReflectorConfig;
 use self::{
     error::{Error, MAX_LINE},
     stored_version::{FollowedVersion, version_change},
 };
 use crate::{
-    StatusReporter, Watch, WatchFailure,
+    WatchFailure,
     backoff::Backoff,
     protocol::{self, Lines, Page, RawEvent, WatchMessage},
     readers::{ActiveReaders, Readers},
     reconnects::{RelistReason, RestartReason},
-    shared_watch::CrdSignal,
     watch::Query,
     watch_trust::{End, NextRequest, WatchTrust},
 };
@@ -43,29 +44,6 @@ const PAGE_ATTEMPTS: u32 = 5;
 /// How long the watch continues for the other readers after one has panicked. Then the loop lists
 /// again for that one.
 const RELIST_AFTER_PANIC: Duration = Duration::from_secs(30);
-
-/// The configuration of one loop.
-pub(crate) struct ReflectorConfig {
-    /// The client for the apiserver.
-    pub(crate) client: Client,
-    /// The objects to list and watch.
-    pub(crate) watch: Watch,
-    /// The number of objects in one page of a list.
-    pub(crate) page_size: u32,
-    /// How long the watch may receive nothing before the loop reconnects.
-    pub(crate) idle_timeout: Duration,
-    /// The status that the loop updates.
-    pub(crate) reporter: StatusReporter,
-    /// Reports changes of the resource's CRD. If it was deleted and the resource is not served
-    /// either, the loop treats its objects as deleted. After a 404 alone, it keeps them.
-    pub(crate) crd_signal: CrdSignal,
-    /// The versions that every reader decodes; unset if there is only one.
-    pub(crate) versions: Arc<OnceLock<&'static [&'static str]>>,
-    /// The current term. Each new term starts a new list (see [`crate::Cache::begin_term`]).
-    pub(crate) terms: watch::Receiver<u64>,
-    /// Its end ends the waits after failures that it has caused.
-    pub(crate) outage: Outage,
-}
 
 /// Lists, then watches, and recovers from all failures, until the future is dropped.
 ///
@@ -451,15 +429,6 @@ impl Reflector {
             return Ok(response);
         }
         Err(refusal(response).await)
-    }
-}
-
-impl ReflectorConfig {
-    /// Records that the apiserver responded or sent data.
-    fn record_contact(&self) {
-        if self.reporter.record_contact(Instant::now()) {
-            tracing::info!(resource = %self.watch, "resumed watch");
-        }
     }
 }
 

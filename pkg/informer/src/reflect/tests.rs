@@ -8,17 +8,19 @@ mod recovery;
 mod versions;
 mod watch;
 
-use std::sync::atomic::AtomicBool;
+use std::sync::{OnceLock, atomic::AtomicBool};
 
 use parking_lot::Mutex;
+use portreeve_client::Outage;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::*;
 use crate::{
-    Event, Sink,
+    Event, Sink, StatusReporter,
     readers::{AttachedReader, ModelState},
     scripted::{Call, Foo, Server, bad_foo, foo, foos, list, page, print, settle, status},
+    shared_watch::CrdSignal,
 };
 
 /// A running loop, the events of its sink, and its server.
