@@ -77,6 +77,8 @@ const PRINTED: &[(&str, &[&str])] = &[
             "ValidatingAdmissionPolicyBinding crontab-limits.stable.example.com",
             "MutatingAdmissionPolicy crontab-defaults.stable.example.com",
             "MutatingAdmissionPolicyBinding crontab-defaults.stable.example.com",
+            "MutatingAdmissionPolicy crontab-defaults-v2.stable.example.com",
+            "MutatingAdmissionPolicyBinding crontab-defaults-v2.stable.example.com",
         ],
     ),
     ("policies --controllers=foo,cronjob", &[]),
