@@ -142,6 +142,10 @@ impl ScheduleResource for CachedCronJob {
         }
     }
 
+    fn schedule_names(&self) -> Vec<Arc<str>> {
+        vec![DEFAULT_SCHEDULE.into()]
+    }
+
     fn schedule_fields(&self) -> Vec<(Arc<str>, String)> {
         let zone = self.spec.time_zone.as_deref().unwrap_or_default();
         vec![(DEFAULT_SCHEDULE.into(), format!("{} {zone}", self.spec.schedule))]

@@ -209,6 +209,17 @@ impl ScheduleResource for CachedCronTab {
         }
     }
 
+    fn schedule_names(&self) -> Vec<Arc<str>> {
+        match &self.spec {
+            Some(spec) => spec
+                .schedules
+                .iter()
+                .map(|schedule| Arc::clone(&schedule.name))
+                .collect(),
+            None => vec![Arc::clone(&DEFAULT)],
+        }
+    }
+
     fn schedule_fields(&self) -> Vec<(Arc<str>, String)> {
         match &self.spec {
             Some(spec) => spec.schedule_fields(),

@@ -159,12 +159,12 @@ fn build<K: ScheduleResource>(
         clock: Arc::clone(&ctx.shared.clock),
     };
     let by_job_names = objects.index("job names", |object: &K| {
-        let (metadata, schedules) = (object.metadata(), object.schedule_fields());
+        let (metadata, schedules) = (object.metadata(), object.schedule_names());
         let names = JobNames {
             owner: &metadata.name,
             format: object.job_name_format(),
         };
-        let prefixes = names.prefixes(schedules.iter().map(|(name, _)| &**name)).into_iter();
+        let prefixes = names.prefixes(schedules.iter().map(|name| &**name)).into_iter();
         prefixes
             .map(|prefix| namespaced_name(&metadata.key().with_name(prefix)))
             .collect()
@@ -249,8 +249,8 @@ impl<K: ScheduleResource> Reconciler for CronReconciler<K> {
             object: Arc::clone(&object),
             jobs,
         };
-        let schedules = object.schedule_fields();
-        for prefix in observed.names().prefixes(schedules.iter().map(|(name, _)| &**name)) {
+        let schedules = object.schedule_names();
+        for prefix in observed.names().prefixes(schedules.iter().map(|name| &**name)) {
             let jobs_by_name = self.jobs_by_name.get(&namespaced_name(&key.with_name(prefix)));
             let foreign = jobs_by_name.iter().filter(|job| !is_ours(job));
             let names = foreign.map(|job| Arc::clone(&job.metadata().name));

@@ -41,6 +41,9 @@ pub(crate) trait ScheduleResource: Projection {
     /// Returns the runs that the spec describes.
     fn desired(&self) -> DesiredRuns;
 
+    /// Returns the name of each schedule of the spec.
+    fn schedule_names(&self) -> Vec<Arc<str>>;
+
     /// Returns the name of each schedule of the spec, and all fields that determine its times.
     fn schedule_fields(&self) -> Vec<(Arc<str>, String)>;
 
