@@ -11,7 +11,7 @@ use portreeve_auth::CertificateAccess;
 use portreeve_client::ApiErrorKind;
 use portreeve_informer::{Factory, Index, Informer, Projection, Report, Watch, indexes};
 use portreeve_reconcile::{Clock, Descriptor, Shutdown, admission::Webhook};
-use portreeve_serving::{AllowedPaths, CertificateSink, Server, Service};
+use portreeve_serving::{AllowedPaths, CertificateSink, PortLimits, Server, Service};
 use portreeve_webhook::{ParameterLister, Readiness, Routes, declared};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::Value;
@@ -22,9 +22,14 @@ const PORT_FLAG: &str = "--webhook-port";
 const CLIENT_CA_FLAG: &str = "--webhook-client-ca-file";
 /// The only path that needs no client certificate.
 const READYZ: &str = "/readyz";
-/// The largest number of connections. An apiserver opens one for each call in progress, and has at
-/// most a few hundred writes in progress.
-const MAX_CONNECTIONS: usize = 1024;
+/// An apiserver opens a connection for each call in progress, and has at most a few hundred writes
+/// in progress. It closes a connection that was unused for 90 s (`IdleConnTimeout` of Go's default
+/// transport, which apimachinery's `SetOldTransportDefaults` sets), and fails the call if this
+/// listener closes it first.
+const LIMITS: PortLimits = PortLimits {
+    connections: 1024,
+    idle: Duration::from_mins(2),
+};
 /// How long a replica without a certificate is not ready. It must become ready then, because
 /// otherwise no replica of a version that issues certificates could ever lead.
 const CERTIFICATE_WAIT: Duration = Duration::from_secs(30);
@@ -44,7 +49,7 @@ pub(crate) async fn bind(options: &Options, enabled: &[Descriptor]) -> Result<Op
     let allowed: AllowedPaths = open.parse().map_err(Error::AllowedPath)?;
     let webhooks = declared(enabled).map_err(Error::Webhooks)?;
     let port = (args.webhook_port, PORT_FLAG);
-    let server = Server::bind_port(port, allowed, MAX_CONNECTIONS, &options.serving);
+    let server = Server::bind_port(port, allowed, LIMITS, &options.serving);
     let Some(server) = server.map_err(Error::ServingWebhooks)? else {
         if args.is_delay_ignored() {
             tracing::warn!("ignoring --webhook-shutdown-delay, because --webhook-port is 0");

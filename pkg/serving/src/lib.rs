@@ -37,7 +37,7 @@ pub use endpoints::{HealthChecker, HealthCheckers, HttpEndpoints, Service};
 pub use health::{Check, HealthStatus};
 pub use metrics::Metrics;
 pub use options::{Args, SecretArgs};
-pub use server::{Error, Server};
+pub use server::{Error, PortLimits, Server};
 pub use thread::ServerHandle;
 pub use tls::{
     CertificateSink, CipherSuite, Error as CertificateError, FlagFile, InvalidNamedPair, NamedPair, PairError,

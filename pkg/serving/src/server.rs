@@ -76,6 +76,17 @@ pub enum Error {
     ThreadExited,
 }
 
+/// The limits of a port for other clients than probes and scrapers.
+#[derive(Clone, Copy, Debug)]
+pub struct PortLimits {
+    /// The maximum number of open connections.
+    pub connections: usize,
+    /// How long a connection may be unused. It must exceed the time after which the clients close an
+    /// unused connection, because otherwise a request can be lost that a client sends while the
+    /// server closes the connection.
+    pub idle: Duration,
+}
+
 /// A bound listener with its certificate. Clients can connect immediately and wait until
 /// [`serve`](Self::serve) runs.
 #[derive(Debug)]
@@ -102,7 +113,7 @@ impl Server {
     }
 
     /// Binds another port, with the same address and certificates, for other clients: everybody may
-    /// use the paths in `allowed`. Returns `None` when the port is 0.
+    /// use the paths in `allowed`, within the limits. Returns `None` when the port is 0.
     ///
     /// # Errors
     ///
@@ -111,7 +122,7 @@ impl Server {
     pub fn bind_port(
         (port, port_flag): (u16, &'static str),
         allowed: AllowedPaths,
-        max_connections: usize,
+        limits: PortLimits,
         args: &Args,
     ) -> Result<Option<Self>, Error> {
         if port == 0 {
@@ -120,7 +131,8 @@ impl Server {
         let address = SocketAddr::new(args.bind_address, port);
         let mut server = Self::bind_address(address, port_flag, args)?;
         server.allowed = allowed;
-        server.limits.connections = max_connections;
+        server.limits.connections = limits.connections;
+        server.limits.headers = limits.idle;
         Ok(Some(server))
     }
 
