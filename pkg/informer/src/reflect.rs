@@ -4,6 +4,7 @@
 //! loses a whole list to one bad object, and may start from a stale cache.
 
 mod config;
+mod conversion;
 mod error;
 mod stored_version;
 
@@ -27,7 +28,7 @@ use tokio::{
 pub(crate) use self::config::ReflectorConfig;
 use self::{
     error::{Error, MAX_LINE},
-    stored_version::{FollowedVersion, version_change},
+    stored_version::{FollowedVersion, Reading, relisting_change},
 };
 use crate::{
     WatchFailure,
@@ -59,6 +60,7 @@ pub(crate) fn reflect(config: ReflectorConfig, readers: Arc<Readers>) -> impl Fu
         is_list_failing: false,
         relist_at: None,
         relist_reason: None,
+        listed: None,
         trust: WatchTrust::new(config.idle_timeout, Instant::now()),
         term: 0,
         active: ActiveReaders::new(Arc::clone(&readers)),
@@ -104,6 +106,8 @@ struct Reflector {
     relist_at: Option<Instant>,
     /// The reason of the next list; `None` for the first.
     relist_reason: Option<RelistReason>,
+    /// What the definition said before the last list, for a resource with several versions.
+    listed: Option<Reading>,
     term: u64,
 }
 
@@ -115,9 +119,7 @@ impl Reflector {
         // Listen before the request, so that a wake during the request is not missed. A wake during
         // a watch is dropped.
         let woken = wake.notified();
-        if let Some(version) = self.version_to_read().await {
-            self.read_version(version);
-        }
+        self.follow_definition().await;
         match self.list().await {
             Ok(version) => {
                 drop(woken);
@@ -178,12 +180,15 @@ impl Reflector {
         }
     }
 
-    /// Returns the version to read, if it is another one than now. If the apiserver does not send
-    /// the definition, the version stays.
-    async fn version_to_read(&self) -> Option<&'static str> {
-        match self.followed_version() {
-            Some(followed) => followed.other().await,
+    /// Reads the definition of a resource with several versions, and selects the version to read. If
+    /// the apiserver does not send the definition, the version stays.
+    async fn follow_definition(&mut self) {
+        self.listed = match self.followed_version() {
+            Some(followed) => followed.read().await,
             None => None,
+        };
+        if let Some(version) = self.listed.as_ref().map(|reading| reading.version) {
+            self.read_version(version);
         }
     }
 
@@ -193,13 +198,18 @@ impl Reflector {
             client: self.config.client.clone(),
             resource: self.config.watch.resource.clone(),
             versions,
+            listed: self.listed.clone(),
             crd_changed: Arc::clone(&self.config.crd_signal.wake),
+            reporter: self.config.reporter.clone(),
         })
     }
 
     /// Lists and watches in this version from now on.
     fn read_version(&mut self, version: &'static str) {
         let resource = &mut self.config.watch.resource;
+        if resource.version == version {
+            return;
+        }
         tracing::info!(%resource, version, "reading objects in their stored version");
         resource.version = version.into();
     }
@@ -262,7 +272,7 @@ impl Reflector {
                     self.relist_reason = Some(RelistReason::Reader);
                     return self.trust.forget_list();
                 }
-                version = version_change(versions.as_ref()) => {
+                version = relisting_change(versions.as_ref(), is_resumed) => {
                     self.relist_reason = Some(RelistReason::Version);
                     self.read_version(version);
                     return self.trust.forget_list();

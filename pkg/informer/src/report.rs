@@ -31,6 +31,9 @@ pub struct Report {
     pub last_contact: Option<Instant>,
     /// The current failure, or `None` while the watch makes progress.
     pub failure: Option<WatchFailure>,
+    /// Whether the apiserver can convert the objects to another version, and why it cannot. `None`
+    /// if no webhook converts them, or before the first probe.
+    pub conversion: Option<Result<(), String>>,
     /// Existing objects that cannot be decoded, and why.
     pub undecodable: Vec<(ObjectKey, String)>,
     /// The number of stored objects, in the informer that stores the most.
@@ -65,6 +68,7 @@ pub(crate) struct StatusReporter {
 pub(crate) struct WatchStatus {
     pub(crate) last_contact: Option<Instant>,
     pub(crate) failure: Option<WatchFailure>,
+    pub(crate) conversion: Option<Result<(), String>>,
     pub(crate) reconnects: Reconnects,
     pub(crate) resource_version: Option<u64>,
 }
@@ -83,6 +87,19 @@ impl StatusReporter {
         let kind = failure.kind;
         let before = self.status.lock().failure.replace(failure);
         before.is_none_or(|before| before.kind != kind)
+    }
+
+    /// Records whether objects can be converted. Returns whether that has changed; at first, they
+    /// count as convertible.
+    pub(crate) fn record_conversion(&self, conversion: Result<(), String>) -> bool {
+        let is_ok = conversion.is_ok();
+        let before = self.status.lock().conversion.replace(conversion);
+        before.is_none_or(|before| before.is_ok()) != is_ok
+    }
+
+    /// Records that no webhook converts the objects.
+    pub(crate) fn forget_conversion(&self) {
+        self.status.lock().conversion = None;
     }
 
     /// Records the resourceVersion of a list or a line. One that is not a number is ignored.

@@ -89,6 +89,7 @@ impl SharedWatch {
             // `None`, which means no contact, is the smallest.
             last_contact: statuses.iter().map(ReaderStatus::last_contact).min()?,
             failure: statuses.iter().find_map(ReaderStatus::failure),
+            conversion: status.conversion,
             undecodable: Vec::new(),
             objects: 0,
             reconnects: status.reconnects,

@@ -74,6 +74,7 @@ pub(crate) fn providers(
                 let state = evaluate::watch(report, stale_after, age);
                 informer_check(report, state)
             }));
+            checks.extend(reports.iter().filter_map(conversion_check));
             checks.extend(inspections.iter().flat_map(|inspect| inspect()).map(found));
             checks
         }),
@@ -100,6 +101,17 @@ fn informer_check(report: &Report, state: HealthStatus) -> Check {
             HealthStatus::Failed(reason) => HealthStatus::Failed(explain(reason)),
         },
     }
+}
+
+/// Returns the check of the conversion between the versions of a resource, if there is one. Without
+/// it, the controllers continue, because their watches read the stored version.
+fn conversion_check(report: &Report) -> Option<Check> {
+    let conversion = report.conversion.as_ref()?;
+    let name = format!("conversion/{}", report.resource.crd_name());
+    Some(match conversion {
+        Ok(()) => Check::ok(name),
+        Err(reason) => Check::failed(name, reason.clone()),
+    })
 }
 
 /// The checks of startup and shutdown.

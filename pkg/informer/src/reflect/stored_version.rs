@@ -2,7 +2,7 @@
 //!
 //! A watch in that version needs no conversion webhook, so it also works while the webhook is away.
 
-use std::{future::pending, sync::Arc};
+use std::{convert::Infallible, future::pending, sync::Arc};
 
 use http::Request;
 use http_body_util::BodyExt;
@@ -12,7 +12,8 @@ use portreeve_client::{error_chain, refusal};
 use serde::Deserialize;
 use tokio::sync::Notify;
 
-use crate::{Watch, watch::Query};
+use super::conversion;
+use crate::{StatusReporter, Watch, watch::Query};
 
 /// The version in which a loop reads, among those that its readers decode.
 pub(super) struct FollowedVersion {
@@ -20,16 +21,30 @@ pub(super) struct FollowedVersion {
     /// The resource in the current version.
     pub(super) resource: Resource,
     pub(super) versions: &'static [&'static str],
+    /// What the definition said before the last list.
+    pub(super) listed: Option<Reading>,
     /// Notifies of changes of the CRD.
     pub(super) crd_changed: Arc<Notify>,
+    /// The status to which the conversion is reported.
+    pub(super) reporter: StatusReporter,
+}
+
+/// What a definition says about reading its objects.
+#[derive(Clone, Debug)]
+pub(super) struct Reading {
+    /// The version to read.
+    pub(super) version: &'static str,
+    /// Another version that is served, if a webhook converts the objects.
+    converted: Option<Arc<str>>,
+    /// The generation of the definition, or `None` if there is no definition.
+    pub(super) generation: Option<i64>,
 }
 
 impl FollowedVersion {
-    /// Returns the version to read, if it is another one than now, and the apiserver sends the
-    /// definition.
-    pub(super) async fn other(&self) -> Option<&'static str> {
-        match version_to_read(&self.client, &self.resource, self.versions).await {
-            Ok(version) => version.filter(|version| *version != self.resource.version),
+    /// Returns what the definition says, if the apiserver sends it.
+    pub(super) async fn read(&self) -> Option<Reading> {
+        match reading(&self.client, &self.resource, self.versions).await {
+            Ok(reading) => reading,
             Err(error) => {
                 let (resource, reason) = (&self.resource, error_chain(&error));
                 tracing::debug!(%resource, reason, "failed to read the stored version");
@@ -37,20 +52,48 @@ impl FollowedVersion {
             }
         }
     }
+
+    /// Probes the conversion, if there is one, and never ends.
+    async fn probe_conversion(&self, converted: Option<Arc<str>>) -> Infallible {
+        let Some(version) = converted else {
+            self.reporter.forget_conversion();
+            return pending().await;
+        };
+        let mut converted = self.resource.clone();
+        converted.version = version.to_string().into();
+        conversion::probe(&self.client, &converted, &self.reporter).await
+    }
 }
 
-/// Waits until another version is to be read. Waits for ever for a resource with one version.
-pub(super) async fn version_change(followed: Option<&FollowedVersion>) -> &'static str {
+/// Waits until the objects must be listed again, and returns the version to read. Waits for ever
+/// for a resource with one version.
+///
+/// They must be listed again in another version, and after an interruption of the watch if the
+/// definition has changed since the list. After a change, the apiserver continues its watches for
+/// about a second with the former conversion. What they sent meanwhile may lack fields, and a
+/// resumed watch would not send it again.
+pub(super) async fn relisting_change(followed: Option<&FollowedVersion>, is_resumed: bool) -> &'static str {
     let Some(followed) = followed else {
         return pending().await;
     };
+    let mut was_interrupted = is_resumed;
     loop {
         // Listen before the request, so that a change during the request is not missed.
         let changed = followed.crd_changed.notified();
-        if let Some(version) = followed.other().await {
-            return version;
+        let mut converted = None;
+        if let Some(reading) = followed.read().await {
+            let listed = followed.listed.as_ref();
+            let has_changed = listed.is_some_and(|listed| listed.generation != reading.generation);
+            if reading.version != followed.resource.version || (was_interrupted && has_changed) {
+                return reading.version;
+            }
+            was_interrupted = false;
+            converted = reading.converted;
         }
-        changed.await;
+        tokio::select! {
+            () = changed => {}
+            never = followed.probe_conversion(converted) => match never {},
+        }
     }
 }
 
@@ -61,14 +104,29 @@ struct Definitions {
 
 #[derive(Deserialize)]
 struct Definition {
+    #[serde(default)]
+    metadata: Metadata,
     spec: Spec,
     #[serde(default)]
     status: Status,
 }
 
+#[derive(Default, Deserialize)]
+struct Metadata {
+    #[serde(default)]
+    generation: Option<i64>,
+}
+
 #[derive(Deserialize)]
 struct Spec {
     versions: Vec<Version>,
+    #[serde(default)]
+    conversion: Conversion,
+}
+
+#[derive(Default, Deserialize)]
+struct Conversion {
+    strategy: Box<str>,
 }
 
 #[derive(Deserialize)]
@@ -84,16 +142,16 @@ struct Status {
 }
 
 /// Returns which of these versions to read: the one in which all objects are stored, if it is
-/// served, and else the first.
+/// served, and else the first. Returns `None` if there are no versions.
 ///
 /// # Errors
 ///
 /// Returns an error if the apiserver does not send the definition.
-async fn version_to_read(
+async fn reading(
     client: &Client,
     resource: &Resource,
     versions: &[&'static str],
-) -> Result<Option<&'static str>, kube::Error> {
+) -> Result<Option<Reading>, kube::Error> {
     let watch = Watch {
         fields: format!("metadata.name={}", resource.crd_name()),
         ..Watch::all(CRDS)
@@ -106,9 +164,14 @@ async fn version_to_read(
     }
     let body = response.into_body().collect().await?.to_bytes();
     let definitions: Definitions = serde_json::from_slice(&body).map_err(kube::Error::SerdeError)?;
-    let stored = definitions.items.first().and_then(Definition::only_stored_version);
+    let definition = definitions.items.first();
+    let stored = definition.and_then(Definition::only_stored_version);
     let known = versions.iter().find(|version| Some(**version) == stored);
-    Ok(known.or(versions.first()).copied())
+    Ok(known.or(versions.first()).map(|version| Reading {
+        version,
+        converted: definition.and_then(|definition| definition.converted_version(version)),
+        generation: definition.and_then(|definition| definition.metadata.generation),
+    }))
 }
 
 impl Definition {
@@ -119,5 +182,13 @@ impl Definition {
         };
         let is_served = |version: &Version| version.name == *stored && version.served;
         self.spec.versions.iter().any(is_served).then_some(&**stored)
+    }
+
+    /// Returns a served version that is not `version`, if a webhook converts the objects.
+    fn converted_version(&self, version: &str) -> Option<Arc<str>> {
+        let by_webhook = &*self.spec.conversion.strategy == "Webhook";
+        let mut others = self.spec.versions.iter().filter(|other| &*other.name != version);
+        let other = others.find(|other| other.served).filter(|_| by_webhook)?;
+        Some((*other.name).into())
     }
 }

@@ -8,7 +8,13 @@ const V1: &str = "/apis/samplecontroller.k8s.io/v1/foos";
 
 /// A list with the definition of Foos, whose objects are stored in these versions.
 fn definition(stored: &[&str], v1_served: bool) -> Value {
+    generation(1, stored, v1_served)
+}
+
+/// A list with a generation of the definition.
+fn generation(generation: i64, stored: &[&str], v1_served: bool) -> Value {
     json!({"items": [{
+        "metadata": {"generation": generation},
         "spec": {"versions": [{"name": "v1alpha1", "served": true}, {"name": "v1", "served": v1_served}]},
         "status": {"storedVersions": stored},
     }]})
@@ -97,4 +103,80 @@ async fn the_version_stays_while_the_definition_cannot_be_read() {
         .await
         .answer(&status(503, "ServiceUnavailable"));
     assert_eq!(fixture.server.expect_list().await.path, V1);
+}
+
+/// For about a second after a change, the apiserver continues its watches with the former
+/// conversion.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_ends_after_a_change_of_the_definition_is_followed_by_a_list() {
+    let mut fixture = Fixture::with_versions(&["v1alpha1", "v1"]);
+    let stored = ["v1alpha1"];
+    let answer = |number| generation(number, &stored, true);
+    fixture.server.expect_list().await.answer(&answer(1));
+    fixture.server.call_for(V1ALPHA1).await.answer(&list(10, &[]));
+    fixture.server.call_for(DEFINITIONS).await.answer(&answer(1));
+    let watch = fixture.server.call_for(V1ALPHA1).await.watch();
+
+    // The watch ends without a change: it is resumed.
+    watch.end();
+    fixture.server.call_for(DEFINITIONS).await.answer(&answer(1));
+    let watch = fixture.server.call_for(V1ALPHA1).await.watch();
+
+    // A change alone does not interrupt it.
+    fixture.crd_signal.notify(false);
+    fixture.server.call_for(DEFINITIONS).await.answer(&answer(2));
+    settle().await;
+    assert!(!watch.is_abandoned());
+    watch.end();
+    let resumed = fixture.server.call_for(V1ALPHA1).await;
+    assert_eq!(resumed.query["resourceVersion"], "10");
+    fixture.server.call_for(DEFINITIONS).await.answer(&answer(2));
+    fixture.server.call_for(DEFINITIONS).await.answer(&answer(2));
+    assert!(resumed.is_abandoned());
+    let call = fixture.server.call_for(V1ALPHA1).await;
+    assert!(!call.is_watch(), "{call:?}");
+    call.answer(&list(20, &[foo("a", 15)]));
+    assert_eq!(fixture.server.call_for(V1ALPHA1).await.query["resourceVersion"], "20");
+}
+
+/// The watch of the stored version needs no conversion, so the loop probes it.
+#[tokio::test(start_paused = true)]
+async fn a_conversion_that_fails_twice_is_reported_until_it_succeeds() {
+    let mut fixture = Fixture::with_versions(&["v1alpha1", "v1"]);
+    let mut converted = definition(&["v1alpha1"], true);
+    converted["items"][0]["spec"]["conversion"] = json!({"strategy": "Webhook"});
+    fixture.server.expect_list().await.answer(&converted);
+    fixture.server.call_for(V1ALPHA1).await.answer(&list(10, &[]));
+    fixture.server.call_for(DEFINITIONS).await.answer(&converted);
+    let watch = fixture.server.call_for(V1ALPHA1).await.watch();
+    let conversion = |fixture: &Fixture| fixture.reporter.status().conversion;
+
+    let call = fixture.server.call_for(V1).await;
+    assert_eq!(call.query["limit"], "1");
+    assert_eq!(conversion(&fixture), None);
+    let mut failed = status(500, "InternalError");
+    failed["message"] = "conversion webhook for samplecontroller.k8s.io/v1alpha1, Kind=Foo failed: EOF".into();
+    call.answer_text(500, &failed.to_string());
+    let call = fixture.server.call_for(V1).await;
+    assert_eq!(conversion(&fixture), None);
+    call.answer_text(500, &failed.to_string());
+    let call = fixture.server.call_for(V1).await;
+    let reason = conversion(&fixture).unwrap().unwrap_err();
+    assert!(reason.contains("failed: EOF"), "{reason}");
+    // This says nothing about the conversion.
+    call.answer_text(503, &status(503, "ServiceUnavailable").to_string());
+    let call = fixture.server.call_for(V1).await;
+    assert!(conversion(&fixture).unwrap().is_err());
+    call.answer(&list(10, &[]));
+    let call = fixture.server.call_for(V1).await;
+    assert_eq!(conversion(&fixture), Some(Ok(())));
+    drop(call);
+
+    // Without a webhook, there is nothing to probe.
+    fixture.crd_signal.notify(false);
+    let call = fixture.server.call_for(DEFINITIONS).await;
+    call.answer(&definition(&["v1alpha1"], true));
+    settle().await;
+    assert_eq!(conversion(&fixture), None);
+    assert!(!watch.is_abandoned());
 }

@@ -15,6 +15,7 @@ fn synced() -> Report {
         synced: true,
         last_contact: Some(Instant::now()),
         failure: None,
+        conversion: None,
         undecodable: Vec::new(),
         objects: 1,
         reconnects: Reconnects::default(),
