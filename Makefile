@@ -30,7 +30,7 @@ run: servers ## start a control plane, the daemon with every controller and the 
 test: export RUST_TEST_THREADS ?= 6
 test: export GOGC ?= off
 test: export GOMEMLIMIT ?= 1GiB
-test: control-plane manifest-tools prometheus cainjector image-binary loom ## run every test of the workspace, on real servers
+test: control-plane manifest-tools prometheus cainjector former-version image-binary loom ## run every test of the workspace, on real servers
 	$(CARGO) test --locked --workspace
 
 .PHONY: loom
@@ -44,8 +44,8 @@ chaos: control-plane ## run every fault alone, ROUNDS=n seeds of combined faults
 	ROUNDS=$(ROUNDS) $(CARGO) test --locked -p portreeve --test ha -- --nocapture
 
 .PHONY: scale
-scale: control-plane ## run the tests under load in full size, which `make test` runs in a small form
-	SCALE=1 $(CARGO) test --locked -p portreeve --test integration scale:: -- --nocapture
+scale: control-plane former-version ## run the tests under load in full size, which `make test` runs in a small form
+	SCALE=1 $(CARGO) test --locked -p portreeve --test integration -- scale:: rolling_update:: --nocapture
 
 .PHONY: bench
 bench: control-plane image-binary ## measure the image's binary and its peers into BENCHMARKS.md; takes 8 hours
@@ -85,6 +85,10 @@ prometheus: ## put prometheus, promtool and the Prometheus operator's CRDs into 
 .PHONY: cainjector
 cainjector: ## build cert-manager's cainjector into the cache, unless it exists
 	@hack/cainjector/build >/dev/null
+
+.PHONY: former-version
+former-version: ## build the daemon as it was before CronTab v2 into the cache, unless it exists
+	@hack/formerversion/build >/dev/null
 
 .PHONY: image
 image: ## build the image: one static binary, with buildah, podman or docker

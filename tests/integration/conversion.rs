@@ -6,6 +6,7 @@ mod invalid;
 mod kubernetes;
 mod lossless;
 mod outage;
+mod rolling_update;
 mod status;
 mod watch;
 mod wrong;

@@ -8,6 +8,6 @@ mod retry_storm;
 mod unreadable;
 
 /// Returns whether tests run in full size.
-fn is_full_size() -> bool {
+pub(crate) fn is_full_size() -> bool {
     std::env::var_os("SCALE").is_some_and(|value| !value.is_empty())
 }

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::fixtures::{
     LIMIT,
-    daemon::run,
+    daemon::administer,
     webhooks::{WebhookDaemon, install_definitions},
 };
 
@@ -44,23 +44,12 @@ impl Upgrade {
         })
     }
 
-    /// Runs a command as an administrator does.
-    async fn command(&self, args: &[&str]) -> Result<String> {
-        let mut args: Vec<_> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        args.push(format!("--kubeconfig={}", self.plane.kubeconfig().display()));
-        let output =
-            tokio::task::spawn_blocking(move || run(&args.iter().map(String::as_str).collect::<Vec<_>>())).await??;
-        let errors = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{}: {errors}", output.status);
-        Ok(String::from_utf8(output.stdout)?)
-    }
-
     async fn enable(&self) -> Result<()> {
         let ca = self.plane.folder().join("upgrade-ca.crt");
         std::fs::write(&ca, self.plane.authority().pem())?;
         let url = format!("--url=https://localhost:{}", self.daemon.webhooks.port);
         let ca = format!("--ca-file={}", ca.display());
-        self.command(&["conversion", "enable", &url, &ca]).await?;
+        administer(&self.plane, &["conversion", "enable", &url, &ca]).await?;
         Ok(())
     }
 
@@ -198,7 +187,7 @@ async fn schedules_run_before_during_and_after_a_migration_and_on_the_way_back()
     })
     .await?;
 
-    upgrade.command(&["migrate", "--switch-delay=0s"]).await?;
+    administer(&upgrade.plane, &["migrate", "--switch-delay=0s"]).await?;
     ensure!(upgrade.stored_version("two").await? == "stable.example.com/v2");
     upgrade
         .daemon
@@ -216,8 +205,8 @@ async fn schedules_run_before_during_and_after_a_migration_and_on_the_way_back()
             .delete(name, &DeleteParams::default())
             .await?;
     }
-    upgrade.command(&["migrate", "--to=v1", "--switch-delay=0s"]).await?;
-    upgrade.command(&["conversion", "disable"]).await?;
+    administer(&upgrade.plane, &["migrate", "--to=v1", "--switch-delay=0s"]).await?;
+    administer(&upgrade.plane, &["conversion", "disable"]).await?;
     ensure!(upgrade.stored_version("old").await? == "stable.example.com/v1");
     upgrade.run_now(&CRONTABS, "old", "back").await?;
     Ok(())
@@ -234,12 +223,28 @@ async fn schedules_run_while_the_conversion_is_away() -> Result<()> {
     upgrade
         .wait_until_unusable(&CRONTABS_V2, &v2(&[("default", "@daily")]))
         .await?;
+    // Only the health endpoint says so: an endpoint of the webhooks that fails /readyz could never
+    // convert again.
+    let admin = &upgrade.daemon.daemon.admin;
+    let check = format!("conversion/{}", CRONTABS.crd_name());
+    admin
+        .wait_until_failing("/readyz", &check, &["conversion webhook for"])
+        .await?;
+    let failing = admin.failing("/readyz").await?;
+    ensure!(failing.len() == 1, "{failing:?}");
+    upgrade.daemon.webhooks.ensure_passing("/readyz").await?;
+    upgrade
+        .daemon
+        .daemon
+        .wait_for_line(&["objects cannot be converted", "v2"])
+        .await?;
     upgrade.run_now(&CRONTABS, "before", "away").await?;
     upgrade.create(&CRONTABS, "meanwhile", v1("* * * * *")).await?;
     upgrade.runs("meanwhile", &["default"]).await?;
 
     upgrade.enable().await?;
-    upgrade.command(&["migrate", "--switch-delay=0s"]).await?;
+    upgrade.daemon.daemon.admin.wait_until_passing("/readyz").await?;
+    administer(&upgrade.plane, &["migrate", "--switch-delay=0s"]).await?;
     upgrade
         .daemon
         .daemon

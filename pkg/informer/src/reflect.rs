@@ -180,8 +180,8 @@ impl Reflector {
         }
     }
 
-    /// Reads the definition of a resource with several versions, and selects the version to read. If
-    /// the apiserver does not send the definition, the version stays.
+    /// Reads the definition of a resource with several versions, and selects the version to read.
+    /// If the apiserver does not send the definition, the version stays.
     async fn follow_definition(&mut self) {
         self.listed = match self.followed_version() {
             Some(followed) => followed.read().await,

@@ -81,8 +81,8 @@ pub enum Error {
 pub struct PortLimits {
     /// The maximum number of open connections.
     pub connections: usize,
-    /// How long a connection may be unused. It must exceed the time after which the clients close an
-    /// unused connection, because otherwise a request can be lost that a client sends while the
+    /// How long a connection may be unused. It must exceed the time after which the clients close
+    /// an unused connection, because otherwise a request can be lost that a client sends while the
     /// server closes the connection.
     pub idle: Duration,
 }
