@@ -21,6 +21,8 @@ use crate::conversion;
 
 /// The name of both webhooks, which have a path each.
 const WEBHOOK: &str = "crontabs.stable.example.com";
+/// What is wrong with the value of a time zone. The error has the value already.
+const UNKNOWN_ZONE: &str = "unknown time zone: use a name from the IANA time zone database, such as Europe/Berlin";
 /// A day in seconds.
 const DAY: i64 = 24 * 60 * 60;
 /// The number of days with runs among which two in a row are searched: those of five years.
@@ -107,7 +109,7 @@ fn validate_schedule(
     let schedule = Schedule::parse(&reviewed.schedule, Dialect::CronTab { uid })
         .map_err(|error| FieldError::invalid(&reviewed.field("schedule"), &reviewed.schedule, error));
     let name = reviewed.time_zone.as_deref().unwrap_or_default();
-    let zone = load_zone(name).map_err(|error| FieldError::invalid(&reviewed.field("timeZone"), name, error));
+    let zone = load_zone(name).map_err(|_| FieldError::invalid(&reviewed.field("timeZone"), name, UNKNOWN_ZONE));
     let is_rescheduled = old.is_none_or(|old| old.schedule != reviewed.schedule);
     let is_moved = old.is_none_or(|old| old.time_zone != reviewed.time_zone);
     match (schedule, zone) {

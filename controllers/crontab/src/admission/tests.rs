@@ -42,7 +42,7 @@ fn schedules_that_can_never_work_are_errors() {
         Some(&[]),
         &expect![[r#"
             spec.schedule: Invalid value: "invalid-cron-schedule": found 1 fields in "invalid-cron-schedule", not 5: minute, hour, day of month, month, day of week (no seconds)
-            spec.timeZone: Invalid value: "Europe/Zürich": unknown time zone "Europe/Zürich": use a name from the IANA time zone database, such as Europe/Berlin"#]],
+            spec.timeZone: Invalid value: "Europe/Zürich": unknown time zone: use a name from the IANA time zone database, such as Europe/Berlin"#]],
     );
     check(
         &json!({"schedule": "61 * * * *"}),
@@ -60,7 +60,7 @@ fn schedules_that_can_never_work_are_errors() {
         &json!({"schedule": "@daily", "timeZone": "Local"}),
         Some(&[]),
         &expect![[
-            r#"spec.timeZone: Invalid value: "Local": unknown time zone "Local": use a name from the IANA time zone database, such as Europe/Berlin"#
+            r#"spec.timeZone: Invalid value: "Local": unknown time zone: use a name from the IANA time zone database, such as Europe/Berlin"#
         ]],
     );
     assert_eq!(review(None, json!({"metadata": {}}), None), Verdict::new());
@@ -180,7 +180,7 @@ fn every_schedule_of_v2_is_reviewed_in_both_versions() {
     let v2 = json!({"schedules": others, "runPolicy": {"startingDeadlineSeconds": 0}});
     let expected = expect![[r#"
         spec.schedules[nightly].schedule: Invalid value: "61 3 * * *": invalid minute "61": must be from 0 to 59
-        spec.schedules[nightly].timeZone: Invalid value: "Europe/Zürich": unknown time zone "Europe/Zürich": use a name from the IANA time zone database, such as Europe/Berlin"#]];
+        spec.schedules[nightly].timeZone: Invalid value: "Europe/Zürich": unknown time zone: use a name from the IANA time zone database, such as Europe/Berlin"#]];
     check(&v2, Some(&[]), &expected);
     // In v1, the others are in the annotation.
     let annotation = json!({"spec": {"schedules": [others[1]]}}).to_string();
