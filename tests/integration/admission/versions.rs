@@ -46,7 +46,8 @@ async fn control_plane(prefix: &str) -> Result<(ControlPlane, Namespace)> {
     Ok((plane, namespace))
 }
 
-fn v2(spec: &Value) -> Value {
+/// Returns a CronTab of v2 with these fields of the spec.
+pub(super) fn v2(spec: &Value) -> Value {
     let mut object = json!({"apiVersion": "stable.example.com/v2", "kind": "CronTab", "metadata": {"name": "a"},
         "spec": {
             "schedules": [{"name": "default", "schedule": "@daily"}],
@@ -70,11 +71,10 @@ async fn rejection(namespace: &Namespace, object: &Value) -> Result<String> {
     Ok(status.with_context(|| format!("accepted: {object}"))?.message)
 }
 
-#[tokio::test]
-async fn the_definition_of_v2_rejects_what_can_never_work() -> Result<()> {
-    let (_plane, namespace) = control_plane("bad").await?;
+/// Returns fields that the definition rejects, with a part of the message.
+pub(super) fn rejected() -> Vec<(Value, &'static str)> {
     let entry = |fields: Value| json!([{"name": "default", "schedule": "@daily"}, fields]);
-    let table = [
+    vec![
         (json!({"schedules": []}), "spec.schedules: Invalid value"),
         (
             json!({"schedules": [{"name": "a", "schedule": "@daily"}]}),
@@ -121,8 +121,13 @@ async fn the_definition_of_v2_rejects_what_can_never_work() -> Result<()> {
             "unknown field",
         ),
         (json!({"schedule": "@daily"}), "unknown field"),
-    ];
-    for (spec, expected) in table {
+    ]
+}
+
+#[tokio::test]
+async fn the_definition_of_v2_rejects_what_can_never_work() -> Result<()> {
+    let (_plane, namespace) = control_plane("bad").await?;
+    for (spec, expected) in rejected() {
         let message = rejection(&namespace, &v2(&spec)).await?;
         ensure!(message.contains(expected), "{spec}: {message}");
     }

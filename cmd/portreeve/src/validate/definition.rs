@@ -102,7 +102,8 @@ impl Definition {
     fn of(spec: &Value) -> Result<Self, String> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let versions = spec["versions"].as_array().into_iter().flatten();
-        let versions = versions.filter(|version| version["served"] == true).map(|version| {
+        // Also those that are not served yet: `portreeve conversion enable` serves them.
+        let versions = versions.map(|version| {
             let schema = schema::with_metadata(&version["schema"]["openAPIV3Schema"]);
             let validator = schema::validator(&schema).map_err(|error| error.to_string())?;
             Ok(Version {

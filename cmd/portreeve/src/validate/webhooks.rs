@@ -3,6 +3,7 @@
 //! Architecture Invariant: pure. The time is an argument.
 
 use jiff::Timestamp;
+use portreeve_api::Resource;
 use portreeve_reconcile::{
     Descriptor,
     admission::{Review, Verdict, Webhook, WebhookHandler},
@@ -58,18 +59,22 @@ impl Webhooks {
     }
 }
 
-/// Returns whether the apiserver calls the webhook for a new object. It converts objects of other
+/// Returns whether the apiserver calls the webhook for a new object. It converts objects of further
 /// versions before, which is not done here.
 fn is_called(webhook: &Webhook, object: &Value) -> bool {
     let has_label = |label: &str| object["metadata"]["labels"].get(label).is_some();
-    object["apiVersion"] == *webhook.resource.api_version()
-        && object["kind"] == *webhook.resource.kind
-        && webhook.label.is_none_or(has_label)
+    let is_passed = |version: &str| {
+        let resource = Resource {
+            version: version.to_owned().into(),
+            ..webhook.resource.clone()
+        };
+        object["apiVersion"] == *resource.api_version()
+    };
+    webhook.versions().any(is_passed) && object["kind"] == *webhook.resource.kind && webhook.label.is_none_or(has_label)
 }
 
 #[cfg(test)]
 mod tests {
-    use portreeve_api::Resource;
     use portreeve_reconcile::admission::{FieldError, set_default};
     use serde_json::json;
 
@@ -78,7 +83,7 @@ mod tests {
     const THINGS: Resource = Resource::namespaced("example.dev", "v1", "Thing", "things");
 
     #[test]
-    fn a_webhook_is_called_for_its_version_its_kind_and_its_label() {
+    fn a_webhook_is_called_for_its_versions_its_kind_and_its_label() {
         let default = |mut thing| {
             set_default(&mut thing, &["spec", "size"], 1);
             thing
@@ -90,7 +95,9 @@ mod tests {
             Webhook::converting("a.b.c", THINGS, |_, _| Err("not called".to_owned())),
         ];
         let webhooks = Webhooks {
-            webhooks: webhooks.map(|webhook| webhook.with_label("a")).into(),
+            webhooks: webhooks
+                .map(|webhook| webhook.with_label("a").with_versions(&["v3"]))
+                .into(),
             now: Timestamp::UNIX_EPOCH,
         };
         let thing = |version: &str, kind: &str, labels: Value| json!({"apiVersion": format!("example.dev/{version}"), "kind": kind, "metadata": {"labels": labels}});
@@ -99,6 +106,7 @@ mod tests {
             (thing("v1", "Thing", json!({})), false),
             (thing("v1", "Thing", Value::Null), false),
             (thing("v2", "Thing", json!({"a": ""})), false),
+            (thing("v3", "Thing", json!({"a": ""})), true),
             (thing("v1", "Other", json!({"a": ""})), false),
         ] {
             assert_eq!(!webhooks.review(&object).errors.is_empty(), is_called, "{object}");
