@@ -1,11 +1,12 @@
 //! The program behind `make run`: starts a control plane and the daemon with every controller,
-//! applies the samples, and runs until Ctrl-C.
+//! serves both versions of CronTab, applies the samples, and runs until Ctrl-C.
 //!
 //!   portreeve-run DAEMON SAMPLES [DAEMON-FLAG...]
 //!
 //! DAEMON is the daemon's binary, SAMPLES a folder of YAML files. Every process that this program
 //! starts ends with it, and its files are removed, even if this program is killed.
 
+mod conversion;
 mod samples;
 
 use std::env;
@@ -21,6 +22,8 @@ use portreeve_testing::{ControlPlane, Process, Signal, free_port};
 use serde_json::Value;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::time::{Instant, interval_at};
+
+use crate::conversion::ConversionWebhook;
 
 /// The preferred port, which is that of kube-controller-manager.
 const SECURE_PORT: u16 = 10257;
@@ -62,19 +65,33 @@ async fn run() -> Result<()> {
         () = interrupt.received() => return Ok(()),
     };
     let port = secure_port()?;
-    let daemon = start_daemon(&daemon, &plane, port, &controllers, &flags)?;
+    let webhook = ConversionWebhook::new(&plane)?;
+    let flags = [
+        &[format!("--controllers={controllers}")],
+        &webhook.daemon_flags()[..],
+        &flags,
+    ]
+    .concat();
+    let process = start_daemon(&daemon, &plane, port, &flags)?;
+    let described = async {
+        let enabled = with_progress("serving v2 of CronTab", webhook.enable(&daemon, &plane));
+        match enabled.await {
+            Ok(()) => apply_and_describe(&plane, port, &samples).await,
+            Err(error) => error,
+        }
+    };
     tokio::select! {
-        ended = daemon.wait(Duration::MAX) => bail!("the daemon exited unexpectedly with {}", ended?),
-        failure = apply_and_describe(&plane, port, &samples) => return Err(failure),
+        ended = process.wait(Duration::MAX) => bail!("the daemon exited unexpectedly with {}", ended?),
+        failure = described => return Err(failure),
         () = interrupt.received() => println!("\nStopping the daemon; press Ctrl-C again to kill it."),
     }
-    daemon.signal(Signal::TERM)?;
+    process.signal(Signal::TERM)?;
     let status = tokio::select! {
-        status = with_progress("stopping the daemon", daemon.wait(STOP_LIMIT)) => status?,
+        status = with_progress("stopping the daemon", process.wait(STOP_LIMIT)) => status?,
         () = interrupt.received() => bail!("the daemon was killed before it had stopped"),
     };
     ensure!(status.success(), "the daemon stopped with {status}");
-    drop(daemon);
+    drop(process);
     drop(plane);
     println!("Stopped the daemon and removed the control plane with its data.");
     Ok(())
@@ -107,16 +124,9 @@ fn all_controllers(daemon: &Path) -> Result<String> {
 }
 
 /// Starts the daemon, which logs to this program's stderr.
-fn start_daemon(
-    binary: &Path,
-    plane: &ControlPlane,
-    port: u16,
-    controllers: &str,
-    flags: &[String],
-) -> Result<Process> {
+fn start_daemon(binary: &Path, plane: &ControlPlane, port: u16, flags: &[String]) -> Result<Process> {
     let mut args = vec![
         format!("--kubeconfig={}", plane.kubeconfig().display()),
-        format!("--controllers={controllers}"),
         "--install-crds".to_owned(),
         "--bind-address=127.0.0.1".to_owned(),
         format!("--secure-port={port}"),
@@ -159,6 +169,7 @@ And with kubectl, if you have it:
   export KUBECONFIG={kubeconfig}
   kubectl get foos,deployments --all-namespaces
   kubectl get crontabs,cronjobs,jobs --all-namespaces
+  kubectl get crontabs.v1.stable.example.com,crontabs.v2.stable.example.com
   kubectl get events --all-namespaces
   kubectl delete deployments --all        # foo-controller recreates them
   kubectl edit foos

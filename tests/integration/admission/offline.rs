@@ -18,6 +18,7 @@ use serde_json::Value;
 use super::{
     generated, rows,
     table::{Case, Place},
+    versions,
 };
 use crate::fixtures::daemon::PROGRAM;
 
@@ -120,7 +121,7 @@ fn lists_unknown_kinds_and_unreadable_files_are_reported() -> Result<()> {
         .replace("stable.example.com/v1", "stable.example.com/v9");
     let (code, report, log) = validate(&newer)?;
     ensure!(
-        code == Some(1) && report.contains("unknown version \"v9\"; use v1"),
+        code == Some(1) && report.contains("unknown version \"v9\"; use v1 or v2"),
         "{report}{log}"
     );
 
@@ -183,6 +184,62 @@ fn the_samples_are_valid_except_for_the_one_that_says_so() -> Result<()> {
             is_valid || report.contains("spec.schedule: Invalid value: \"61 * * * *\""),
             "{report}"
         );
+    }
+    Ok(())
+}
+
+/// The definition contains v2, but does not serve it yet.
+#[test]
+fn v2_is_checked_by_its_definition_and_by_the_webhook() -> Result<()> {
+    let schedule =
+        |fields: Value| serde_json::json!({"schedules": [{"name": "default", "schedule": "@daily"}, fields]});
+    let in_zone = schedule(serde_json::json!({"name": "a", "schedule": "@daily", "timeZone": "Mars/Olympus"}));
+    let never = schedule(serde_json::json!({"name": "a", "schedule": "61 * * * *"}));
+    let rejected = versions::rejected().into_iter().chain([
+        (in_zone, "spec.schedules[a].timeZone: Invalid value"),
+        (never, "spec.schedules[a].schedule: Invalid value"),
+    ]);
+    for (spec, expected) in rejected {
+        let (code, report, log) = validate(&versions::v2(&spec).to_string())?;
+        let path = expected.split_once(": ").map_or("", |(path, _)| path);
+        ensure!(code == Some(1) && report.contains(path), "{spec}: {report}{log}");
+    }
+    let (code, report, log) = validate(&versions::v2(&serde_json::json!({})).to_string())?;
+    ensure!(code == Some(0) && report.is_empty(), "{report}{log}");
+    Ok(())
+}
+
+#[test]
+fn the_readme_shows_the_sample_of_v2() -> Result<()> {
+    let sample = include_str!("../../../deploy/samples/crontab.yaml");
+    let start = sample.find("apiVersion: stable.example.com/v2").context("no v2")?;
+    let readme = include_str!("../../../README.md");
+    ensure!(
+        readme.contains(&format!("```yaml\n{}```", &sample[start..])),
+        "{sample}"
+    );
+    Ok(())
+}
+
+#[test]
+fn the_documented_crontabs_are_valid() -> Result<()> {
+    let page = include_str!("../../../docs/crontab.md");
+    let blocks = page
+        .split("```yaml\n")
+        .skip(1)
+        .filter_map(|rest| rest.split_once("```"));
+    let crontabs: Vec<_> = blocks
+        .map(|(block, _)| block)
+        .filter(|block| block.contains("kind: CronTab"))
+        .collect();
+    ensure!(crontabs.len() == 2, "{crontabs:?}");
+    for (crontab, version) in crontabs.iter().zip(["v1", "v2"]) {
+        ensure!(
+            crontab.contains(&format!("apiVersion: stable.example.com/{version}\n")),
+            "{crontab}"
+        );
+        let (code, report, log) = validate(crontab)?;
+        ensure!(code == Some(0) && report.is_empty(), "{report}{log}");
     }
     Ok(())
 }
