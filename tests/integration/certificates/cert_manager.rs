@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use super::{
     Objects,
-    webhooks::{Bundles, CONVERTED},
+    webhooks::{Bundles, CONVERTED, UNCONVERTED},
 };
 use crate::{
     fixtures::{
@@ -254,11 +254,15 @@ async fn cert_manager_sets_the_bundles_and_calls_continue_over_a_renewal() -> Re
     let installation = Installation::new().await?;
     let _cainjector = installation.start_cainjector()?;
     let daemon = installation.start_daemon().await?;
-    // A definition that converts its objects, as an administrator annotates it.
+    // A definition whose objects a webhook converts, and one without a webhook, as an administrator
+    // annotates them.
+    installation.bundles.create_unconverted().await?;
     installation.bundles.create_at(&[CONVERTED.to_owned()]).await?;
     let annotations = json!({"cert-manager.io/inject-ca-from": "portreeve-system/portreeve-serving"});
     let annotate = json!([{"op": "add", "path": "/metadata/annotations", "value": annotations}]);
-    installation.bundles.patch(CONVERTED, annotate).await?;
+    for location in [UNCONVERTED, CONVERTED] {
+        installation.bundles.patch(location, annotate.clone()).await?;
+    }
 
     let authority = Authority::new()?;
     installation.issue(&authority).await?;
@@ -283,6 +287,11 @@ async fn cert_manager_sets_the_bundles_and_calls_continue_over_a_renewal() -> Re
     for location in CONFIGURATIONS.into_iter().chain([CONVERTED]) {
         installation.ensure_owned_by_cainjector(location).await?;
     }
+    let unconverted = installation.bundles.get(UNCONVERTED).await?;
+    ensure!(
+        unconverted["spec"]["conversion"] == json!({"strategy": "None"}),
+        "{unconverted:#}"
+    );
     ensure!(!daemon.log()?.contains("forbidden"), "{}", daemon.log()?);
     Ok(())
 }

@@ -33,6 +33,11 @@ impl Bundles {
         self.apply(&configuration(CHECKS, &["a.example.com", "b.example.com"]))
             .await?;
         self.apply(&converted(CONVERTED)).await?;
+        self.create_unconverted().await
+    }
+
+    /// Creates `UNCONVERTED`, which has no webhook.
+    pub(crate) async fn create_unconverted(&self) -> Result<()> {
         self.apply(&definition(UNCONVERTED, &json!({"strategy": "None"}))).await
     }
 

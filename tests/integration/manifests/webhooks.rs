@@ -22,6 +22,8 @@ const OBJECTS: [&str; 5] = [
     "Service portreeve-webhook",
     "ValidatingWebhookConfiguration portreeve-webhooks.portreeve-system.portreeve",
 ];
+/// The definition whose objects a webhook converts, as in `--tls-ca-bundles`.
+const DEFINITION: &str = "customresourcedefinitions/crontabs.stable.example.com";
 pub(crate) const ENABLED: &str = "webhooks.enabled=true";
 pub(crate) const CERT_MANAGER: [&str; 2] = [
     "servingCertificate.certManager.enabled=true",
@@ -202,12 +204,14 @@ fn the_network_policy_of_monitoring_admits_every_source_to_webhooks_only() -> Re
     Ok(())
 }
 
-/// The leader may set the bundles of the configurations, and of nothing else.
+/// The leader may set the bundles of the configurations and of the definition whose objects a
+/// webhook converts, and of nothing else.
 #[test]
 fn the_component_and_the_chart_grant_the_rights_of_tls_ca_bundles() -> Result<()> {
     let name = "portreeve-webhooks.portreeve-system.portreeve";
-    let bundles =
-        format!("--tls-ca-bundles=mutatingwebhookconfigurations/{name},validatingwebhookconfigurations/{name}");
+    let bundles = format!(
+        "--tls-ca-bundles=mutatingwebhookconfigurations/{name},validatingwebhookconfigurations/{name},{DEFINITION}"
+    );
     let rbac = objects(&printed(&[
         "rbac",
         "--leader-elect-resource-namespace=portreeve-system",
@@ -225,11 +229,45 @@ fn the_component_and_the_chart_grant_the_rights_of_tls_ca_bundles() -> Result<()
             ensure!(objects.get(key) == Some(role), "{key}");
         }
     }
-    // Only existing configurations are named.
-    let validating = chart("a", "b", &[ENABLED, "controllers={crontab}"])?;
-    let args = validating["Deployment a"]["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
-    let expected = "--tls-ca-bundles=validatingwebhookconfigurations/portreeve-webhooks.b.a\"";
-    ensure!(args.contains(expected), "{args}");
+    Ok(())
+}
+
+/// Only they may be written.
+#[test]
+fn the_chart_names_only_objects_with_webhooks_of_enabled_controllers() -> Result<()> {
+    let [mutating, validating] =
+        ["mutating", "validating"].map(|kind| format!("{kind}webhookconfigurations/portreeve-webhooks.b.a"));
+    for (controllers, named) in [
+        ("crontab", vec![&*validating, DEFINITION]),
+        ("foo", vec![&*mutating, &*validating]),
+        ("cronjob", vec![]),
+    ] {
+        let objects = chart("a", "b", &[ENABLED, &format!("controllers={{{controllers}}}")])?;
+        let args = objects["Deployment a"]["spec"]["template"]["spec"]["containers"][0]["args"].as_array();
+        let args = args.context("the container has no arguments")?;
+        let mut bundles = args
+            .iter()
+            .filter_map(Value::as_str)
+            .filter(|flag| flag.starts_with("--tls-ca-bundles"));
+        let expected = (!named.is_empty()).then(|| format!("--tls-ca-bundles={}", named.join(",")));
+        ensure!(bundles.next() == expected.as_deref(), "{controllers}: {args:?}");
+        let mut flags = vec![
+            "rbac",
+            "--namespace=b",
+            "--service-account=a",
+            "--tls-secret=b/c",
+            "--tls-issue-names=d",
+        ];
+        flags.extend(expected.as_deref());
+        let rbac = super::objects(&printed(&flags)?)?;
+        for key in ["ClusterRole a:ca-bundles", "ClusterRoleBinding a:ca-bundles"] {
+            ensure!(
+                objects.get(key) == rbac.get(key),
+                "{controllers}: {:?}",
+                objects.get(key)
+            );
+        }
+    }
     Ok(())
 }
 

@@ -104,7 +104,7 @@ Each controller has its own webhooks and rules. This merges them into one object
 {{- toJson $merged -}}
 {{- end }}
 
-{{/* The value of --tls-ca-bundles: the configurations of the webhooks. */}}
+{{/* The value of --tls-ca-bundles: the configurations of the webhooks, and the definition whose objects a webhook converts. */}}
 {{- define "portreeve.caBundles" -}}
 {{- $bundles := list -}}
 {{- range $kind, $document := include "portreeve.webhooks" . | fromJson -}}
@@ -112,5 +112,30 @@ Each controller has its own webhooks and rules. This merges them into one object
     {{- $bundles = append $bundles (printf "%ss/%s" (lower $kind) $document.metadata.name) -}}
   {{- end -}}
 {{- end -}}
+{{- if has "crontab-controller" (include "portreeve.enabled" . | fromJsonArray) -}}
+  {{- $bundles = append $bundles "customresourcedefinitions/crontabs.stable.example.com" -}}
+{{- end -}}
 {{- join "," $bundles -}}
+{{- end }}
+
+{{/* The role for --tls-ca-bundles and its binding, as a JSON list. The generated role has a rule for each resource. */}}
+{{- define "portreeve.bundleRole" -}}
+{{- $bundles := include "portreeve.caBundles" . -}}
+{{- $documents := list -}}
+{{- range $text := include "portreeve.file" (list . "files/ca-bundles.yaml") | splitList "\n---\n" -}}
+  {{- $document := fromYaml $text -}}
+  {{- if $document.rules -}}
+    {{- $rules := list -}}
+    {{- range $rule := $document.rules -}}
+      {{- if contains (printf "%s/" (first $rule.resources)) $bundles -}}
+        {{- $rules = append $rules $rule -}}
+      {{- end -}}
+    {{- end -}}
+    {{- $_ := set $document "rules" $rules -}}
+  {{- end -}}
+  {{- if $bundles -}}
+    {{- $documents = append $documents $document -}}
+  {{- end -}}
+{{- end -}}
+{{- toJson $documents -}}
 {{- end }}
