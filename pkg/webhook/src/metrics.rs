@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use http::StatusCode;
 use portreeve_metrics::Registry;
+use portreeve_reconcile::admission::WebhookHandler;
 use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 
 use crate::answer::Decision;
@@ -74,6 +76,21 @@ impl Metrics {
             panics,
             decisions,
         })
+    }
+
+    /// Lets the counters of a webhook start at 0, so that the first failure is an increase.
+    pub(crate) fn start(&self, webhook: &str, handler: &WebhookHandler) {
+        let decisions = match handler {
+            WebhookHandler::Default(_) => [Decision::Allowed, Decision::Patched],
+            WebhookHandler::Validate(_) => [Decision::Allowed, Decision::Denied],
+            WebhookHandler::Convert(_) => [Decision::Converted, Decision::Failed],
+        };
+        for decision in decisions {
+            self.decisions.with_label_values(&[webhook, decision.label()]);
+        }
+        for code in [StatusCode::OK, StatusCode::INTERNAL_SERVER_ERROR] {
+            self.requests.with_label_values(&[webhook, code.as_str()]);
+        }
     }
 
     /// Counts a request until the result is dropped.

@@ -73,6 +73,7 @@ impl Routes {
         let mut router = Router::new().route("/readyz", get(async move || readiness_response(&readyz)));
         for webhook in webhooks {
             let path = webhook.path();
+            metrics.start(&path, &webhook.handler);
             let endpoint = Arc::new(Endpoint {
                 path: path.clone(),
                 webhook,

@@ -8,7 +8,7 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use portreeve_testing::{Authority, ControlPlane, FaultProxy, Namespace, eventually};
+use portreeve_testing::{Authority, ControlPlane, FaultProxy, Namespace, eventually, free_port};
 use serde_json::{Value, json};
 
 use super::{manifests::component, text};
@@ -90,6 +90,8 @@ impl Environment {
         let flags = [&[&*lease, &*ALL_CONTROLLERS], &certificate[..], flags].concat();
         let mut replicas = Vec::new();
         for pod in REPLICAS {
+            let webhooks = format!("--webhook-port={}", free_port()?);
+            let flags = [&flags[..], &[&*webhooks]].concat();
             let replica = Daemon::start_with(&plane, &kubeconfig, pod, &flags, &[("POD_NAME", pod)]).await?;
             replica.admin.wait_until_ready().await?;
             let has_certificate = |_, text: &str| text.contains("[+]servingCertificate ok\n");

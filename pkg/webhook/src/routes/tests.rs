@@ -100,6 +100,8 @@ impl Fixture {
 #[tokio::test]
 async fn a_review_is_answered_and_counted() {
     let fixture = fixture();
+    let failures = format!("controller_runtime_webhook_requests_total{{code=\"500\",webhook=\"{PATH}\"}} 0");
+    assert!(fixture.metric(&failures));
     let (status, body) = fixture.send(post_to(&format!("{PATH}?timeout=5s"), review("a"))).await;
     assert!(
         status == StatusCode::OK && body.contains(r#""allowed":true"#),
