@@ -1,5 +1,7 @@
 //! CronTabs from v1 to v2 and back, on one control plane with a real daemon.
 
+mod deployed;
+
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
