@@ -11,7 +11,7 @@ mod reviewed;
 use std::cmp::Ordering;
 
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
-use portreeve_api::{CRONTAB_POLICIES, CRONTABS};
+use portreeve_api::{CRONTAB_POLICIES, CRONTABS, V2_FIELDS};
 use portreeve_cron::{Dialect, DstPolicy, Schedule, load_zone};
 use portreeve_reconcile::admission::{FieldError, Review, Verdict, Webhook};
 use serde::Deserialize;
@@ -74,6 +74,12 @@ fn validate(review: &Review<'_, ReviewedCronTab>) -> Verdict {
             "v1 cannot store what only v2 has, because the annotations would exceed 256 KiB: shorten the labels and \
              annotations of the templates and of the CronTab",
         ));
+    }
+    if let Some(problem) = &review.new.v2_only_problem
+        && old.is_none_or(|old| old.v2_only != review.new.v2_only)
+    {
+        let field = format!("metadata.annotations[{V2_FIELDS}]");
+        verdict = verdict.error(FieldError::forbidden(&field, "", problem));
     }
     let mut is_changed = false;
     for schedule in &review.new.schedules {

@@ -9,7 +9,8 @@
 //! has a marker, an annotation of its own, and a leaf without its marker is gone.
 //!
 //! If the annotations would exceed Kubernetes' limit, v1 lacks what only v2 has: with them, one
-//! such object would fail every list of v1. The webhook rejects these objects.
+//! such object would fail every list of v1. The annotation says so, and the webhook rejects these
+//! objects.
 //!
 //! Architecture Invariant: pure.
 
@@ -29,6 +30,9 @@ use self::{
 
 /// The size that Kubernetes allows for all annotations of an object.
 const MAX_ANNOTATION_BYTES: usize = 256 << 10;
+
+/// The annotation of an object whose annotations would exceed that size.
+const DROPPED: &str = r#"{"dropped":true}"#;
 
 /// Converts a CronTab to the given `apiVersion`.
 ///
@@ -54,11 +58,13 @@ fn to_v2(object: &mut Value) {
         .and_then(Value::as_object_mut)
         .map(std::mem::take);
     if let Some(spec) = spec {
-        let stored = take_annotation(object, V2_FIELDS);
+        let stored = take_annotation(object, V2_FIELDS).filter(|stored| stored != DROPPED);
         let mut v2_only = stored.as_ref().and_then(V2Only::read);
         if let Some(v2_only) = &mut v2_only {
             v2_only.retain_marked(|marker| take_annotation(object, marker).is_some());
         }
+        // The annotations of leaves mean nothing without the other one.
+        remove_annotations(object, v2_only::is_marker);
         // An annotation that is not ours stays.
         let annotation = if let Some(v2_only) = &v2_only {
             v2_only.annotation.clone()
@@ -87,9 +93,12 @@ fn to_v1(object: &mut Value) {
         }
         set_annotation(object, V2_FIELDS, v2_only.write());
         if annotation_bytes(object) > MAX_ANNOTATION_BYTES {
-            take_annotation(object, V2_FIELDS);
             for (marker, _) in &markers {
                 take_annotation(object, marker);
+            }
+            set_annotation(object, V2_FIELDS, Some(DROPPED.into()));
+            if annotation_bytes(object) > MAX_ANNOTATION_BYTES {
+                take_annotation(object, V2_FIELDS);
             }
         }
         object["spec"] = spec.into();
@@ -188,6 +197,15 @@ fn take_annotation(object: &mut Value, key: &str) -> Option<Value> {
         metadata.as_object_mut()?.remove("annotations");
     }
     value
+}
+
+fn remove_annotations(object: &mut Value, is_removed: impl Fn(&str) -> bool) {
+    let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object);
+    let names = annotations.into_iter().flat_map(Map::keys);
+    let names: Vec<_> = names.filter(|name| is_removed(name)).cloned().collect();
+    for name in names {
+        take_annotation(object, &name);
+    }
 }
 
 fn set_annotation(object: &mut Value, key: &str, value: Option<Value>) {

@@ -267,7 +267,8 @@ impl FieldError {
         Self::new(field, ErrorReason::Invalid, value, message)
     }
 
-    /// Returns the error of a value that is not allowed here.
+    /// Returns the error of a value that is not allowed here. An empty value is left out of the
+    /// message.
     pub fn forbidden(field: &str, value: &str, message: impl fmt::Display) -> Self {
         Self::new(field, ErrorReason::Forbidden, value, message)
     }
@@ -289,7 +290,10 @@ impl FieldError {
         Self {
             field: field.to_owned(),
             reason,
-            message: format!("{value:?}: {message}"),
+            message: match reason {
+                ErrorReason::Forbidden if value.is_empty() => message.to_string(),
+                _ => format!("{value:?}: {message}"),
+            },
         }
     }
 }

@@ -2,8 +2,6 @@
 
 use kube::core::admission::Operation;
 
-use crate::complexity;
-
 /// The response to a request.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -45,7 +43,7 @@ pub(crate) enum BadRequest {
         source: serde_json::Error,
     },
     /// It would take too much memory.
-    #[error("the body has more than {} values", complexity::MOST_VALUES)]
+    #[error("the body has too many values")]
     TooComplex,
     /// It has another version or kind.
     #[error("expected {expected}, not {actual}")]

@@ -37,8 +37,13 @@ pub(crate) fn answer(body: &[u8], convert: fn(Value, &str) -> Result<Value, Stri
         Ok(objects) => (response.success(objects), Decision::Converted),
         Err(reason) => (response.failure(Status::failure(&reason, "Invalid")), Decision::Failed),
     };
-    let body = serde_json::to_vec(&response.into_review()).map_err(BadRequest::Encode)?;
-    Ok(Answer { body, decision })
+    // The response is about as long as the request.
+    let mut encoded = Vec::with_capacity(body.len());
+    serde_json::to_writer(&mut encoded, &response.into_review()).map_err(BadRequest::Encode)?;
+    Ok(Answer {
+        body: encoded,
+        decision,
+    })
 }
 
 /// Converts an object that has another version. The apiserver takes only labels and annotations of

@@ -10,13 +10,27 @@ use serde_json::Value;
 /// reviews ask for a [`kube::Resource`], but read no metadata.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(transparent)]
-pub(crate) struct RawObject {
-    pub(crate) value: Value,
+pub(crate) struct RawObject<V = Value> {
+    pub(crate) value: V,
     #[serde(skip)]
     metadata: ObjectMeta,
 }
 
-impl kube::Resource for RawObject {
+/// What is read of an object that is too complex to be decoded.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+pub(crate) struct Outline {
+    pub(crate) metadata: OutlineMetadata,
+}
+
+/// The metadata of an [`Outline`].
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct OutlineMetadata {
+    pub(crate) deletion_timestamp: Option<String>,
+}
+
+impl<V> kube::Resource for RawObject<V> {
     type DynamicType = ();
     type Scope = ClusterResourceScope;
 

@@ -5,6 +5,7 @@
 //!
 //! Architecture Invariant: pure. The time is an argument.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use data_encoding::BASE64;
@@ -14,10 +15,12 @@ use kube::core::admission::{
 };
 use kube::core::response::{Status, StatusCause, StatusDetails, StatusSummary};
 use portreeve_reconcile::admission::{FieldError, Review, Validate, Verdict, Webhook, WebhookHandler};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::answer::{Answer, BadRequest, Decision};
-use crate::object::RawObject;
+use crate::object::{Outline, RawObject};
 use crate::warnings;
 
 /// The most errors that a denial lists.
@@ -26,21 +29,25 @@ const MOST_ERRORS: usize = 32;
 const JUDGED_METADATA: [&str; 2] = ["annotations", "labels"];
 
 /// A request that was read.
-pub(crate) type Request = AdmissionRequest<RawObject>;
+pub(crate) type Request<V = Value> = AdmissionRequest<RawObject<V>>;
 
 /// Reads a request for this webhook.
-pub(crate) fn read(webhook: &Webhook, body: &[u8]) -> Result<Request, BadRequest> {
-    let review: AdmissionReview<RawObject> = serde_json::from_slice(body).map_err(|source| BadRequest::Malformed {
-        kind: META_KIND,
-        source,
-    })?;
+pub(crate) fn read<V>(webhook: &Webhook, body: &[u8]) -> Result<Request<V>, BadRequest>
+where
+    V: Clone + Debug + DeserializeOwned + Serialize,
+{
+    let review: AdmissionReview<RawObject<V>> =
+        serde_json::from_slice(body).map_err(|source| BadRequest::Malformed {
+            kind: META_KIND,
+            source,
+        })?;
     if (&*review.types.api_version, &*review.types.kind) != (META_API_VERSION_V1, META_KIND) {
         return Err(BadRequest::OtherType {
             expected: format!("{META_API_VERSION_V1} {META_KIND}"),
             actual: format!("{} {}", review.types.api_version, review.types.kind),
         });
     }
-    let request: Request = review.try_into().map_err(|_| BadRequest::NoRequest)?;
+    let request: Request<V> = review.try_into().map_err(|_| BadRequest::NoRequest)?;
     if request.uid.is_empty() {
         return Err(BadRequest::NoUid);
     }
@@ -105,6 +112,34 @@ pub(crate) fn answer(
             }
         }
     };
+    finish(response, decision, patch)
+}
+
+/// Answers a request whose objects take too much memory. A validation denies it: with status 400,
+/// the apiserver would ignore the webhook, and a user could avoid the validation by a large object.
+pub(crate) fn answer_unread(webhook: &Webhook, request: &Request<Outline>) -> Result<Answer, BadRequest> {
+    let mut response = AdmissionResponse::from(request);
+    let object = request.object.as_ref().map(|object| &object.value.metadata);
+    let is_terminating = object.is_some_and(|metadata| metadata.deletion_timestamp.is_some());
+    if is_terminating || !matches!(webhook.handler, WebhookHandler::Validate(_)) {
+        return finish(response, Decision::Allowed, None);
+    }
+    let error = FieldError::forbidden(
+        "spec",
+        "",
+        "the object has too many fields and list items for a validation",
+    );
+    response.allowed = false;
+    response.result = denial(&[error], webhook, &request.name);
+    finish(response, Decision::Denied, None)
+}
+
+/// Encodes a response.
+fn finish(
+    mut response: AdmissionResponse,
+    decision: Decision,
+    patch: Option<json_patch::Patch>,
+) -> Result<Answer, BadRequest> {
     if patch.is_some() {
         // Sets the type of the patch.
         response = response

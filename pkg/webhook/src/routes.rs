@@ -30,7 +30,7 @@ use crate::{
     Metrics,
     answer::{Answer, BadRequest},
     body::Buffers,
-    complexity::is_too_complex,
+    complexity::{MOST_IN_CONVERSION, MOST_IN_REVIEW, memory},
     conversion, review,
 };
 
@@ -154,11 +154,15 @@ impl Endpoint {
     }
 
     fn answer(&self, body: &[u8], now: Timestamp) -> Result<Answer, BadRequest> {
-        if is_too_complex(body) {
-            return Err(BadRequest::TooComplex);
-        }
+        let memory = memory(body);
         if let WebhookHandler::Convert(convert) = self.webhook.handler {
+            if memory > MOST_IN_CONVERSION {
+                return Err(BadRequest::TooComplex);
+            }
             return conversion::answer(body, convert);
+        }
+        if memory > MOST_IN_REVIEW {
+            return review::answer_unread(&self.webhook, &review::read(&self.webhook, body)?);
         }
         let request = review::read(&self.webhook, body)?;
         let namespace = request.namespace.as_deref().unwrap_or_default();

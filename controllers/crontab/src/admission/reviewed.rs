@@ -4,12 +4,17 @@
 //!
 //! Architecture Invariant: pure.
 
-use portreeve_api::{CRONTABS_V2, DEFAULT_SCHEDULE, DstPolicyName};
+use portreeve_api::{CRONTABS_V2, DEFAULT_SCHEDULE, DstPolicyName, V2_FIELDS};
 use portreeve_cron::{DstPolicy, load_zone};
 use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::Value;
 
 use crate::conversion;
+
+/// The most schedules of a CronTab, as the definition of v2 has it.
+const MOST_SCHEDULES: usize = 32;
+/// The longest name of a schedule, as the definition of v2 has it.
+const LONGEST_NAME: usize = 63;
 
 /// A CronTab that is reviewed.
 pub(super) struct ReviewedCronTab {
@@ -19,6 +24,10 @@ pub(super) struct ReviewedCronTab {
     pub(super) schedules: Vec<ReviewedSchedule>,
     /// Whether v1 can store what only v2 has.
     pub(super) fits_v1: bool,
+    /// The annotation with what only v2 has.
+    pub(super) v2_only: Option<String>,
+    /// Why v2 would not accept the schedules in that annotation.
+    pub(super) v2_only_problem: Option<String>,
 }
 
 /// A schedule that is reviewed.
@@ -97,24 +106,22 @@ struct RunPolicy {
     starting_deadline_seconds: Option<i64>,
 }
 
-/// The annotation of v2.
-#[derive(Deserialize)]
-struct V2Only {
-    #[serde(default)]
-    spec: Spec,
-}
-
 impl<'de> Deserialize<'de> for ReviewedCronTab {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let object = Value::deserialize(deserializer)?;
-        let fits_v1 = object["apiVersion"] != CRONTABS_V2.api_version() || conversion::fits_v1(&object);
+        let is_v2 = object["apiVersion"] == CRONTABS_V2.api_version();
+        let fits_v1 = !is_v2 || conversion::fits_v1(&object);
+        let others = if is_v2 { Vec::new() } else { other_schedules(&object) };
         let Object { metadata, spec } = Object::deserialize(object).map_err(D::Error::custom)?;
+        let v2_only = metadata.annotations.and_then(|annotations| annotations.v2_only);
         let Some(mut spec) = spec else {
             return Ok(Self {
                 uid: metadata.uid,
                 starting_deadline_seconds: None,
                 schedules: Vec::new(),
                 fits_v1,
+                v2_only,
+                v2_only_problem: None,
             });
         };
         let deadlines = [
@@ -129,17 +136,64 @@ impl<'de> Deserialize<'de> for ReviewedCronTab {
                 time_zone: spec.time_zone.take(),
                 dst_policy: spec.dst_policy,
             });
-            let annotation = metadata.annotations.and_then(|annotations| annotations.v2_only);
-            let v2_only = annotation.and_then(|text| serde_json::from_str::<V2Only>(&text).ok());
-            let others = v2_only.into_iter().flat_map(|v2_only| v2_only.spec.schedules);
-            spec.schedules = others.filter(|schedule| schedule.name != DEFAULT_SCHEDULE).collect();
         }
-        schedules.extend(spec.schedules.into_iter().filter_map(ReviewedSchedule::of_v2));
+        let v2_only_problem = problem(&others);
+        let others = others.iter().filter_map(NamedSchedule::read_leniently);
+        let all = spec.schedules.into_iter().chain(others);
+        schedules.extend(all.filter_map(ReviewedSchedule::of_v2));
         Ok(Self {
             uid: metadata.uid,
             starting_deadline_seconds: deadlines.into_iter().flatten().next(),
             schedules,
             fits_v1,
+            v2_only,
+            v2_only_problem,
+        })
+    }
+}
+
+/// Returns the schedules that an object of v1 has in an annotation, as the controller reads them.
+fn other_schedules(object: &Value) -> Vec<Value> {
+    if object["metadata"]["annotations"].get(V2_FIELDS).is_none() {
+        return Vec::new();
+    }
+    let converted = conversion::convert(object.clone(), &CRONTABS_V2.api_version());
+    let mut schedules = converted.unwrap_or_default()["spec"]["schedules"].take();
+    let schedules = schedules.as_array_mut().map(std::mem::take).unwrap_or_default();
+    let is_other = |schedule: &Value| schedule["name"] != DEFAULT_SCHEDULE;
+    schedules.into_iter().filter(is_other).collect()
+}
+
+/// Returns why v2 would not accept these schedules besides the one that v1 has.
+fn problem(others: &[Value]) -> Option<String> {
+    if others.len() >= MOST_SCHEDULES {
+        return Some(format!("a CronTab can have at most {MOST_SCHEDULES} schedules"));
+    }
+    let invalid = others.iter().find(|schedule| {
+        let read = NamedSchedule::deserialize(*schedule);
+        !read.is_ok_and(|read| is_name(&read.name) && read.schedule.is_some())
+    })?;
+    Some(format!("this is no schedule of v2: {invalid}"))
+}
+
+/// Returns whether v2 accepts the name of a schedule.
+fn is_name(name: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=LONGEST_NAME).contains(&name.len())
+        && name.bytes().all(is_inner)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}
+
+impl NamedSchedule {
+    /// Reads what the controller may read of a schedule that v2 would not accept.
+    fn read_leniently(schedule: &Value) -> Option<Self> {
+        let text = |field: &str| schedule[field].as_str().map(str::to_owned);
+        Some(Self {
+            name: text("name")?,
+            schedule: text("schedule"),
+            time_zone: text("timeZone"),
+            dst_policy: DstPolicyName::deserialize(&schedule["dstPolicy"]).unwrap_or_default(),
         })
     }
 }

@@ -183,9 +183,7 @@ fn every_schedule_of_v2_is_reviewed_in_both_versions() {
         spec.schedules[nightly].timeZone: Invalid value: "Europe/Zürich": unknown time zone: use a name from the IANA time zone database, such as Europe/Berlin"#]];
     check(&v2, Some(&[]), &expected);
     // In v1, the others are in the annotation.
-    let annotation = json!({"spec": {"schedules": [others[1]]}}).to_string();
-    let mut v1 = crontab(&json!({"schedule": "@daily"}));
-    v1["metadata"]["annotations"] = json!({"stable.example.com/v2": annotation});
+    let v1 = in_v1(&json!({"schedules": others}));
     let errors: Vec<_> = review(None, v1.clone(), Some(&[])).errors;
     expected.assert_eq(&errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
     // Only changed schedules are rejected.
@@ -197,4 +195,41 @@ fn every_schedule_of_v2_is_reviewed_in_both_versions() {
         Some(&[]),
         &expect!["warning: spec.runPolicy.startingDeadlineSeconds: with 0, no run ever starts in time"],
     );
+}
+
+fn in_v1(spec: &Value) -> Value {
+    conversion::convert(crontab(spec), &CRONTABS.api_version()).unwrap()
+}
+
+/// The definition of v1 cannot check what the annotation has.
+#[test]
+fn v1_has_no_schedules_that_v2_would_not_accept() {
+    let with = |others: &[Value]| {
+        let default = json!({"name": "default", "schedule": "@daily"});
+        let schedules = [&[default], others].concat();
+        in_v1(&json!({ "schedules": schedules }))
+    };
+    let many: Vec<_> = (0..32)
+        .map(|number| json!({"name": format!("s{number}"), "schedule": "@daily"}))
+        .collect();
+    assert_eq!(review(None, with(&many[1..]), Some(&[])), Verdict::new());
+    let rows = [
+        with(&many),
+        with(&[json!({"name": "Bad_Name", "schedule": "@daily"})]),
+        with(&[json!({"name": "a", "schedule": 5})]),
+        with(&[json!(7)]),
+        with(&[
+            json!({"name": "a", "schedule": "* * * * *"}),
+            json!({"name": "b", "dstPolicy": "zz"}),
+        ]),
+    ];
+    for object in rows {
+        let verdict = review(None, object.clone(), Some(&[]));
+        let field = "metadata.annotations[stable.example.com/v2]";
+        assert!(verdict.errors.iter().any(|error| error.field == field), "{verdict:?}");
+        // One that is stored can be changed otherwise.
+        let mut labelled = object.clone();
+        labelled["metadata"]["labels"] = json!({"a": "b"});
+        assert_eq!(review(Some(object), labelled, Some(&[])), Verdict::new());
+    }
 }

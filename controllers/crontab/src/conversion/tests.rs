@@ -370,9 +370,18 @@ fn an_object_that_is_too_large_for_v1_lacks_its_fields_of_v2_there() {
     }));
     object["metadata"]["annotations"] = json!({"x": "y"});
     let seen = to(V1, &object);
-    assert_eq!(seen["metadata"]["annotations"], json!({"x": "y"}));
+    assert_eq!(
+        seen["metadata"]["annotations"],
+        json!({"x": "y", V2_FIELDS: r#"{"dropped":true}"#})
+    );
     assert_eq!(seen["spec"], json!({"schedule": "@daily"}));
+    assert_eq!(to(V2, &seen)["metadata"]["annotations"], json!({"x": "y"}));
     assert!(!fits_v1(&object));
+    // Not even that annotation fits.
+    object["metadata"]["annotations"]["x"] = "y".repeat(MAX_ANNOTATION_BYTES - 1).into();
+    let annotations = to(V1, &object)["metadata"]["annotations"].take();
+    assert!(annotations.get(V2_FIELDS).is_none());
+    object["metadata"]["annotations"]["x"] = "y".into();
     object["spec"]["template"]["metadata"]["annotations"]["large"] = "x".into();
     assert!(fits_v1(&object));
 }

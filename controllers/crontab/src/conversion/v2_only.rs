@@ -122,6 +122,11 @@ fn marker(path: &str) -> String {
     format!("{MARKERS}/{:08x}", fnv1a(&[path.as_bytes()]))
 }
 
+/// Returns whether this is the key of a marker.
+pub(super) fn is_marker(annotation: &str) -> bool {
+    annotation.split_once('/').is_some_and(|(prefix, _)| prefix == MARKERS)
+}
+
 /// Returns the names of all containers, and whether failed containers are restarted.
 fn container_names(spec: &Map<String, Value>) -> Value {
     let template = spec.get("jobTemplate");

@@ -24,26 +24,26 @@ const REPORTED_FAILURES: u32 = 2;
 /// apiextensions-apiserver).
 const CONVERSION_FAILED: &str = "conversion webhook for ";
 
-/// Lists one object in a version in which it must be converted, again and again, and reports
-/// whether the apiserver can convert it.
-pub(super) async fn probe(client: &Client, converted: &Resource, reporter: &StatusReporter) -> Infallible {
+/// Lists one object in each of these versions, again and again, and reports whether the apiserver
+/// can convert it. In at least one of them, it must be converted, also during a migration.
+pub(super) async fn probe(client: &Client, versions: &[Resource], reporter: &StatusReporter) -> Infallible {
     let mut failures = 0;
     loop {
-        match list_one(client, converted).await {
+        match list_all(client, versions).await {
             Ok(()) => {
                 failures = 0;
                 if reporter.record_conversion(Ok(())) {
-                    tracing::info!(resource = %converted, "objects are converted again");
+                    tracing::info!("objects are converted again");
                 }
             }
-            Err(error) => {
+            Err((resource, error)) => {
                 let reason = error_chain(&error);
                 // Other failures, such as those of an apiserver that restarts, say nothing about
                 // the conversion.
                 if reason.contains(CONVERSION_FAILED) {
                     failures += 1;
                     if failures >= REPORTED_FAILURES && reporter.record_conversion(Err(reason.clone())) {
-                        tracing::warn!(resource = %converted, reason, "objects cannot be converted");
+                        tracing::warn!(%resource, reason, "objects cannot be converted");
                     }
                 }
             }
@@ -55,6 +55,14 @@ pub(super) async fn probe(client: &Client, converted: &Resource, reporter: &Stat
         };
         tokio::time::sleep(wait).await;
     }
+}
+
+/// Lists one object in each version, and returns the first version that fails.
+async fn list_all<'a>(client: &Client, versions: &'a [Resource]) -> Result<(), (&'a Resource, kube::Error)> {
+    for version in versions {
+        list_one(client, version).await.map_err(|error| (version, error))?;
+    }
+    Ok(())
 }
 
 /// Lists one object as it is in etcd now: objects from a cache are already converted.

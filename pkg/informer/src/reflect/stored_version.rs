@@ -34,8 +34,8 @@ pub(super) struct FollowedVersion {
 pub(super) struct Reading {
     /// The version to read.
     pub(super) version: &'static str,
-    /// Another version that is served, if a webhook converts the objects.
-    converted: Option<Arc<str>>,
+    /// The versions that are served, if a webhook converts between them.
+    converted: Arc<[Box<str>]>,
     /// The generation of the definition, or `None` if there is no definition.
     pub(super) generation: Option<i64>,
 }
@@ -54,14 +54,17 @@ impl FollowedVersion {
     }
 
     /// Probes the conversion, if there is one, and never ends.
-    async fn probe_conversion(&self, converted: Option<Arc<str>>) -> Infallible {
-        let Some(version) = converted else {
+    async fn probe_conversion(&self, converted: &[Box<str>]) -> Infallible {
+        if converted.is_empty() {
             self.reporter.forget_conversion();
             return pending().await;
+        }
+        let in_version = |version: &str| Resource {
+            version: version.to_owned().into(),
+            ..self.resource.clone()
         };
-        let mut converted = self.resource.clone();
-        converted.version = version.to_string().into();
-        conversion::probe(&self.client, &converted, &self.reporter).await
+        let versions: Vec<_> = converted.iter().map(|version| in_version(version)).collect();
+        conversion::probe(&self.client, &versions, &self.reporter).await
     }
 }
 
@@ -80,7 +83,7 @@ pub(super) async fn relisting_change(followed: Option<&FollowedVersion>, is_resu
     loop {
         // Listen before the request, so that a change during the request is not missed.
         let changed = followed.crd_changed.notified();
-        let mut converted = None;
+        let mut converted = Arc::default();
         if let Some(reading) = followed.read().await {
             let listed = followed.listed.as_ref();
             let has_changed = listed.is_some_and(|listed| listed.generation != reading.generation);
@@ -92,7 +95,7 @@ pub(super) async fn relisting_change(followed: Option<&FollowedVersion>, is_resu
         }
         tokio::select! {
             () = changed => {}
-            never = followed.probe_conversion(converted) => match never {},
+            never = followed.probe_conversion(&converted) => match never {},
         }
     }
 }
@@ -169,7 +172,7 @@ async fn reading(
     let known = versions.iter().find(|version| Some(**version) == stored);
     Ok(known.or(versions.first()).map(|version| Reading {
         version,
-        converted: definition.and_then(|definition| definition.converted_version(version)),
+        converted: definition.map(Definition::converted_versions).unwrap_or_default(),
         generation: definition.and_then(|definition| definition.metadata.generation),
     }))
 }
@@ -184,11 +187,14 @@ impl Definition {
         self.spec.versions.iter().any(is_served).then_some(&**stored)
     }
 
-    /// Returns a served version that is not `version`, if a webhook converts the objects.
-    fn converted_version(&self, version: &str) -> Option<Arc<str>> {
-        let by_webhook = &*self.spec.conversion.strategy == "Webhook";
-        let mut others = self.spec.versions.iter().filter(|other| &*other.name != version);
-        let other = others.find(|other| other.served).filter(|_| by_webhook)?;
-        Some((*other.name).into())
+    /// Returns the versions that are served, if a webhook converts between them.
+    fn converted_versions(&self) -> Arc<[Box<str>]> {
+        let served = self.spec.versions.iter().filter(|version| version.served);
+        let names: Vec<_> = served.map(|version| version.name.clone()).collect();
+        if &*self.spec.conversion.strategy == "Webhook" && names.len() > 1 {
+            names.into()
+        } else {
+            Arc::default()
+        }
     }
 }

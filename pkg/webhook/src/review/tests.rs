@@ -210,7 +210,7 @@ fn requests_for_something_else_are_rejected_with_a_reason() {
     for (change, expected) in rows {
         expected.assert_eq(&error(change));
     }
-    let malformed = read(&validating(), b"{").unwrap_err().to_string();
+    let malformed = read::<Value>(&validating(), b"{").unwrap_err().to_string();
     assert!(
         malformed.starts_with("the body is no AdmissionReview: EOF"),
         "{malformed}"
@@ -222,7 +222,9 @@ fn requests_for_something_else_are_rejected_with_a_reason() {
 fn mutations_of_requests() {
     let check = |input: &[u8]| {
         for webhook in [validating(), defaulting()] {
-            let Ok(request) = read(&webhook, input) else { continue };
+            let Ok(request) = read::<Value>(&webhook, input) else {
+                continue;
+            };
             let uid = request.uid.clone();
             let answer = answer(&webhook, request, None, Timestamp::UNIX_EPOCH).unwrap();
             let body: Value = serde_json::from_slice(&answer.body).unwrap();
