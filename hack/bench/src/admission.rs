@@ -1,24 +1,21 @@
 //! Requests for which the apiserver calls a validating webhook: their times, and the CPU time and
 //! memory of the process that serves the webhook.
 
-use std::fs;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use data_encoding::BASE64;
 use futures::{StreamExt, TryStreamExt, stream};
 use kube::CustomResourceExt;
 use kube::api::{DynamicObject, PostParams};
 use portreeve_api::CronTab;
-use portreeve_testing::{eventually, free_port};
+use portreeve_testing::eventually;
 use tokio::time::interval;
 
 use crate::controller::{Controller, START_LIMIT};
-use crate::objects::webhook_configurations;
-use crate::objects::{CRON_TAB, api, definitions, far_schedule, object, post, schedule, wait_until_served};
+use crate::objects::{CRON_TAB, api, definitions, far_schedule, post, schedule, wait_until_served};
 use crate::run::{Run, log};
 use crate::statistics::{Unit, Value, number, percentile};
+use crate::webhook::Endpoint;
 
 /// The requests per second whose times are measured.
 const RATE: u32 = 100;
@@ -63,38 +60,15 @@ async fn start(run: &Run<'_>) -> Result<Option<Controller>> {
     if subject.is_floor() {
         return Ok(None);
     }
-    let (port, folder) = (free_port()?, certificate(run)?);
-    let (server, path) = if let Some(peers) = &run.peers {
-        let args = [&*port.to_string(), &*folder.to_string_lossy()];
-        let server = Controller::spawn_program(run, &peers.join("webhook"), &args)?;
-        (server, "/validate-stable-example-com-v1-crontab")
+    let endpoint = Endpoint::new(run)?;
+    let path = if run.peers.is_some() {
+        "/validate-stable-example-com-v1-crontab"
     } else {
-        let args = [
-            "--install-crds".to_owned(),
-            format!("--webhook-port={port}"),
-            format!("--tls-cert-file={}", folder.join("tls.crt").display()),
-            format!("--tls-private-key-file={}", folder.join("tls.key").display()),
-        ];
-        let server = Controller::start_with(run, None, &args).await?;
-        (server, "/validate/crontabs.stable.example.com")
+        "/validate/crontabs.stable.example.com"
     };
-    let ca = BASE64.encode(run.plane.authority().pem().as_bytes());
-    let configuration = object("webhook", &[("port", &port), ("path", &path), ("ca", &ca)]);
-    post(&webhook_configurations(&run.client), configuration).await?;
+    let server = endpoint.start(run, None, &["--install-crds".to_owned()]).await?;
+    endpoint.validate(run, path).await?;
     Ok(Some(server))
-}
-
-/// Writes a certificate for servers on this machine and its key, and returns their folder.
-fn certificate(run: &Run<'_>) -> Result<PathBuf> {
-    let (folder, issued) = (
-        run.plane.folder().join("webhook"),
-        run.plane.authority().server_certificate()?,
-    );
-    let describe = || format!("failed to write to {}", folder.display());
-    fs::create_dir_all(&folder).with_context(describe)?;
-    fs::write(folder.join("tls.crt"), issued.certificate).with_context(describe)?;
-    fs::write(folder.join("tls.key"), issued.key).with_context(describe)?;
-    Ok(folder)
 }
 
 /// Waits until the webhook rejects a schedule.

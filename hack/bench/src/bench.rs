@@ -18,7 +18,7 @@ use crate::run::{Run, log};
 use crate::statistics::{Value, written};
 use crate::tables::Scenario;
 use crate::usage::machine_time;
-use crate::{admission, connections, failover, foos, garbage, graph, parts, schedules};
+use crate::{admission, connections, conversion, failover, foos, garbage, graph, parts, schedules};
 
 /// How long the CPU usage of other programs is sampled before each measurement.
 const LOAD_SAMPLE: Duration = Duration::from_secs(1);
@@ -111,7 +111,7 @@ async fn measure(options: &Options, step: &Step) -> Result<Vec<Value>> {
     }
     let run = Run::start(options, *step).await?;
     match &row.scenario {
-        Scenario::Due | Scenario::DueAgain => schedules::measure_due(&run).await,
+        Scenario::Due | Scenario::DueAgain | Scenario::DueV2 => schedules::measure_due(&run).await,
         Scenario::Outage => schedules::measure_outage(&run).await,
         Scenario::Idle | Scenario::Quiet => schedules::measure_idle(&run).await,
         Scenario::Scrapes => schedules::measure_scrapes(&run).await,
@@ -126,6 +126,7 @@ async fn measure(options: &Options, step: &Step) -> Result<Vec<Value>> {
         Scenario::Start => foos::measure_start(&run).await,
         Scenario::Connections => connections::measure(&run).await,
         Scenario::Admission => admission::measure(&run).await,
+        Scenario::Conversion { stored } => conversion::measure(&run, *stored).await,
         Scenario::Graph | Scenario::Part { .. } => bail!("{} needs no cluster", row.id),
     }
 }

@@ -11,6 +11,7 @@ mod audit;
 mod bench;
 mod connections;
 mod controller;
+mod conversion;
 mod failover;
 mod foos;
 mod garbage;
@@ -26,6 +27,7 @@ mod statistics;
 mod tables;
 mod usage;
 mod watch;
+mod webhook;
 
 use std::process::ExitCode;
 

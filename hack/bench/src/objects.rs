@@ -16,7 +16,7 @@ use portreeve_testing::eventually;
 use serde_json::Value;
 
 use crate::run::log;
-use crate::tables::parsed;
+use crate::tables::{Version, parsed};
 
 /// The number of concurrent requests that create objects.
 pub(crate) const CONCURRENT_CREATES: usize = 16;
@@ -29,6 +29,7 @@ pub(crate) type Kind<'a> = (&'a str, &'a str);
 pub(crate) const CONFIG_MAP: Kind<'_> = ("v1", "ConfigMap");
 pub(crate) const CRON_JOB: Kind<'_> = ("batch/v1", "CronJob");
 pub(crate) const CRON_TAB: Kind<'_> = ("stable.example.com/v1", "CronTab");
+pub(crate) const CRON_TAB_V2: Kind<'_> = ("stable.example.com/v2", "CronTab");
 pub(crate) const DEPLOYMENT: Kind<'_> = ("apps/v1", "Deployment");
 pub(crate) const FOO: Kind<'_> = ("samplecontroller.k8s.io/v1alpha1", "Foo");
 pub(crate) const JOB: Kind<'_> = ("batch/v1", "Job");
@@ -49,6 +50,14 @@ pub(crate) fn definitions(client: &Client) -> Api<DynamicObject> {
 /// Returns the API of the configurations of validating webhooks.
 pub(crate) fn webhook_configurations(client: &Client) -> Api<DynamicObject> {
     Api::all_with(client.clone(), &resource(WEBHOOK))
+}
+
+/// Returns the kind of CronTabs in a version.
+pub(crate) fn crontab_kind(version: Version) -> Kind<'static> {
+    match version {
+        Version::V1 => CRON_TAB,
+        Version::V2 => CRON_TAB_V2,
+    }
 }
 
 pub(crate) fn resource((api_version, kind): Kind<'_>) -> ApiResource {
@@ -132,9 +141,13 @@ pub(crate) async fn create_far_schedules(client: &Client, kind: Kind<'_>, count:
     Ok(())
 }
 
-/// Returns an object with a schedule.
+/// Returns an object with a schedule. A CronTab of v2 has it twice.
 pub(crate) fn schedule(kind: Kind<'_>, name: &str, schedule: &str) -> Value {
-    let id = if kind == CRON_TAB { "crontab" } else { "cronjob" };
+    let id = match kind {
+        CRON_TAB => "crontab",
+        CRON_TAB_V2 => "crontab-twice",
+        _ => "cronjob",
+    };
     object(id, &[("name", &name), ("schedule", &schedule)])
 }
 

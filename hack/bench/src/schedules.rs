@@ -16,12 +16,13 @@ use tokio::time::sleep;
 
 use crate::audit::{POLL_INTERVAL, Tail};
 use crate::controller::{Controller, START_LIMIT};
-use crate::objects::{CRON_JOB, CRON_TAB, Created, JOB, Kind, api, create_all, create_far_schedules, object};
-use crate::objects::{post, schedule, wait_until_served, write_status};
+use crate::objects::{CRON_JOB, CRON_TAB, CRON_TAB_V2, Created, JOB, Kind, api, create_all, create_far_schedules};
+use crate::objects::{object, post, schedule, wait_until_served, write_status};
 use crate::run::{Run, log};
 use crate::statistics::{Unit, Value, number, percentile};
-use crate::tables::{Scenario, Subject};
+use crate::tables::{Scenario, Subject, Version};
 use crate::usage::Memory;
+use crate::webhook::Endpoint;
 
 /// The planned time between the creation of the last schedule and the minute in which all are due.
 const LEAD: SignedDuration = SignedDuration::from_secs(20);
@@ -55,7 +56,7 @@ pub(crate) async fn measure_due(run: &Run<'_>) -> Result<Vec<Value>> {
         write_jobs(run, jobs, (subject == Subject::FloorStatus).then_some(due)).await?;
         delays(run, due).await?
     } else {
-        let controller = Controller::start(run, None).await?;
+        let controller = start(run).await?;
         let (due, _) = controller.guard(create_schedules(run)).await?;
         wait_for_probe(&controller, &run.client, kind(subject), "probe").await?;
         if run.step.row.scenario == Scenario::DueAgain {
@@ -75,6 +76,20 @@ pub(crate) async fn measure_due(run: &Run<'_>) -> Result<Vec<Value>> {
     ])
 }
 
+/// Starts the controller. In the scenario `due-v2`, it also converts CronTabs, which are stored in
+/// v2.
+async fn start(run: &Run<'_>) -> Result<Controller> {
+    if run.step.row.scenario != Scenario::DueV2 {
+        return Controller::start(run, None).await;
+    }
+    let endpoint = Endpoint::new(run)?;
+    endpoint.convert(run, Version::V2).await?;
+    let controller = endpoint.start(run, None, &[]).await?;
+    let crontabs = api(&run.client, CRON_TAB_V2);
+    controller.guard(wait_until_served(&crontabs)).await?;
+    Ok(controller)
+}
+
 /// Creates the schedules, due in the next minute that leaves enough time, and in the scenario
 /// `due-again` a Job of each that is still active.
 async fn create_schedules(run: &Run<'_>) -> Result<(Timestamp, Vec<Created>)> {
@@ -84,7 +99,12 @@ async fn create_schedules(run: &Run<'_>) -> Result<(Timestamp, Vec<Created>)> {
     let lead = LEAD + LEAD_PER_SCHEDULE * i32::try_from(count).context("too many schedules")?;
     let due = next_multiple(Timestamp::now(), lead, granularity);
     let daily = daily(due);
-    let schedules = (0..count).map(|index| schedule(kind, &format!("schedule-{index:05}"), &daily));
+    // A CronTab of v2 has two of the schedules.
+    let (kind, objects) = match (&run.step.row.scenario, kind) {
+        (Scenario::DueV2, CRON_TAB) => (CRON_TAB_V2, count / 2),
+        _ => (kind, count),
+    };
+    let schedules = (0..objects).map(|index| schedule(kind, &format!("schedule-{index:05}"), &daily));
     let created = create_all(&api(&run.client, kind), schedules).await?;
     if run.step.row.scenario == Scenario::DueAgain {
         let jobs = jobs(run.step.subject, &earlier_suffix(due), due - PERIOD, created.clone());

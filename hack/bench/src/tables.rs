@@ -133,6 +133,7 @@ pub(crate) struct Row {
 pub(crate) enum Scenario {
     Due,
     DueAgain,
+    DueV2,
     Outage,
     Idle,
     Quiet,
@@ -149,8 +150,34 @@ pub(crate) enum Scenario {
     Start,
     Connections,
     Admission,
+    Conversion { stored: Version },
     Graph,
     Part { package: String },
+}
+
+/// A version of CronTabs.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Version {
+    V1,
+    V2,
+}
+
+impl Version {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::V1 => "v1",
+            Self::V2 => "v2",
+        }
+    }
+
+    /// Returns the other one of the two versions.
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::V1 => Self::V2,
+            Self::V2 => Self::V1,
+        }
+    }
 }
 
 /// The policy by which an owner is deleted.

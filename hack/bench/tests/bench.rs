@@ -24,7 +24,7 @@ fn start(folder: &TempDir, args: &[&str]) -> Result<(Process, PathBuf)> {
 #[tokio::test]
 async fn the_report_contains_the_measures_of_the_bare_client() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let rows = "--only=due,foreground-3000,orphan-3000,graph,foo-1000,admission";
+    let rows = "--only=due,due-v2,foreground-3000,orphan-3000,graph,foo-1000,admission,convert-to-v2,convert-to-v1";
     let flags = [rows, "--subjects=floor,floor-status", "--rounds=1", "--count=20"];
     let (bench, report) = start(&folder, &flags)?;
     let (status, log) = (bench.wait(LIMIT).await?, bench.log_tail());
@@ -35,6 +35,7 @@ async fn the_report_contains_the_measures_of_the_bare_client() -> Result<()> {
         "## Schedules",
         "| `due` | p99 | ",
         "| `due` | made within the minute | 20 | 20 | ",
+        "| `due-v2` | made within the minute | 20 | ",
         "| `foreground-3000` | DELETE to the end | ",
         "| `orphan-3000` | DELETE to the end | ",
         "| `graph` | objects removed | ",
@@ -43,6 +44,9 @@ async fn the_report_contains_the_measures_of_the_bare_client() -> Result<()> {
         "| `foo-1000` | first POST to last status | – | ",
         "## Admission webhooks",
         "| `admission` | p99 | ",
+        "## Conversion webhooks",
+        "| `convert-to-v2` | list in pages | ",
+        "| `convert-to-v1` | list without a limit | ",
     ] {
         ensure!(report.contains(part), "the report lacks {part}:\n{report}");
     }

@@ -12,7 +12,9 @@ var groupVersion = schema.GroupVersion{Group: "stable.example.com", Version: "v1
 // AddToScheme registers CronTabs in a scheme.
 func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(groupVersion, &CronTab{})
+	scheme.AddKnownTypeWithName(groupVersion2.WithKind("CronTab"), &CronTabV2{})
 	metav1.AddToGroupVersion(scheme, groupVersion)
+	metav1.AddToGroupVersion(scheme, groupVersion2)
 	return nil
 }
 
@@ -20,7 +22,8 @@ func AddToScheme(scheme *runtime.Scheme) error {
 type CronTab struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	Spec              CronTabSpec `json:"spec"`
+	Spec              CronTabSpec   `json:"spec"`
+	Status            CronTabStatus `json:"status,omitzero"`
 }
 
 // CronTabSpec is the desired state.
@@ -34,26 +37,44 @@ type CronTabSpec struct {
 	SuccessfulJobsHistoryLimit *int32         `json:"successfulJobsHistoryLimit,omitempty"`
 	FailedJobsHistoryLimit     *int32         `json:"failedJobsHistoryLimit,omitempty"`
 	DstPolicy                  string         `json:"dstPolicy,omitempty"`
+	BackoffLimit               *int32         `json:"backoffLimit,omitempty"`
+	ActiveDeadlineSeconds      *int64         `json:"activeDeadlineSeconds,omitempty"`
+	TTLSecondsAfterFinished    *int32         `json:"ttlSecondsAfterFinished,omitempty"`
 }
 
-// DeepCopyObject copies a CronTab. It is written by hand, as controller-gen would generate it.
-func (in *CronTab) DeepCopyObject() runtime.Object {
-	out := new(CronTab)
-	*out = *in
-	in.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
-	in.Spec.JobTemplate.DeepCopyInto(&out.Spec.JobTemplate)
-	out.Spec.TimeZone = copied(in.Spec.TimeZone)
-	out.Spec.Suspend = copied(in.Spec.Suspend)
-	out.Spec.StartingDeadlineSeconds = copied(in.Spec.StartingDeadlineSeconds)
-	out.Spec.SuccessfulJobsHistoryLimit = copied(in.Spec.SuccessfulJobsHistoryLimit)
-	out.Spec.FailedJobsHistoryLimit = copied(in.Spec.FailedJobsHistoryLimit)
-	return out
+// CronTabStatus is the current state. The times of the schedule default are at the top.
+type CronTabStatus struct {
+	CommonStatus  `json:",inline"`
+	ScheduleTimes `json:",inline"`
 }
 
-func copied[T any](value *T) *T {
-	if value == nil {
-		return nil
-	}
-	out := *value
-	return &out
+// CommonStatus has the fields that are the same in all versions.
+type CommonStatus struct {
+	Schedules          []ScheduleStatus         `json:"schedules,omitempty"`
+	Active             []corev1.ObjectReference `json:"active,omitempty"`
+	ActiveCount        *int32                   `json:"activeCount,omitempty"`
+	LastSuccessfulTime *metav1.Time             `json:"lastSuccessfulTime,omitempty"`
+	LastFailureTime    *metav1.Time             `json:"lastFailureTime,omitempty"`
+	LastRunNow         *string                  `json:"lastRunNow,omitempty"`
+	JobNameFormat      string                   `json:"jobNameFormat,omitempty"`
+	ObservedGeneration *int64                   `json:"observedGeneration,omitempty"`
+	Conditions         []metav1.Condition       `json:"conditions,omitempty"`
+}
+
+// ScheduleStatus is the state of one schedule.
+type ScheduleStatus struct {
+	Name          string `json:"name"`
+	ScheduleTimes `json:",inline"`
+	Active        *int64 `json:"active,omitempty"`
+	Suspended     *bool  `json:"suspended,omitempty"`
+}
+
+// ScheduleTimes are the times of a schedule.
+type ScheduleTimes struct {
+	LastScheduleTime *metav1.Time `json:"lastScheduleTime,omitempty"`
+	NextScheduleTime *metav1.Time `json:"nextScheduleTime,omitempty"`
+	LastMissedTime   *metav1.Time `json:"lastMissedTime,omitempty"`
+	MissedRuns       *int64       `json:"missedRuns,omitempty"`
+	ObservedSchedule *string      `json:"observedSchedule,omitempty"`
+	ScheduledSince   *metav1.Time `json:"scheduledSince,omitempty"`
 }

@@ -1,6 +1,6 @@
-// A validating webhook for CronTabs on controller-runtime, written as the kubebuilder book
-// recommends: it rejects schedules and time zones that cannot be used, and schedules that never
-// run.
+// Webhooks for CronTabs on controller-runtime, written as the kubebuilder book recommends. One
+// validates v1: it rejects schedules and time zones that cannot be used, and schedules that never
+// run. The other one converts between v1 and v2. It keeps what v1 cannot express in one annotation.
 //
 //	webhook PORT FOLDER
 //
