@@ -48,7 +48,7 @@ scale: control-plane former-version ## run the tests under load in full size, wh
 	SCALE=1 $(CARGO) test --locked -p portreeve --test integration -- scale:: rolling_update:: --nocapture
 
 .PHONY: bench
-bench: control-plane image-binary ## measure the image's binary and its peers into BENCHMARKS.md; takes 8 hours
+bench: control-plane image-binary ## measure the image's binary and its peers into BENCHMARKS.md; takes 9 hours
 	@hack/controlplane/build kube-controller-manager >/dev/null
 	$(CARGO) build --locked --release -p portreeve-bench
 	@target/release/portreeve-bench target/image/portreeve $(BENCH_FLAGS)

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
 use http::Request;
 use kube::Api;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, DynamicObject, PostParams};
 use portreeve_testing::eventually;
 use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
@@ -22,6 +22,8 @@ use crate::webhook::{Endpoint, create_definition};
 
 /// The size of kubectl's pages.
 const PAGE: usize = 500;
+/// The number of dry runs before the memory without CronTabs is measured.
+const WARM_UP: usize = 2000;
 /// The number of lists of each kind.
 const LISTS: usize = 3;
 /// Every CronTab with a multiple of this index has several schedules.
@@ -42,13 +44,18 @@ pub(crate) async fn measure(run: &Run<'_>, stored: Version) -> Result<Vec<Value>
         return times(run, listed).await;
     };
     server.guard(wait_until_converted(run, listed)).await?;
+    server.guard(warm_up(run, listed)).await?;
+    let alone = server.memory()?;
     server.guard(create(run, Version::V2)).await?;
     server.idle(run).await?;
     let before = server.cpu_time()?;
     let mut values = server.guard(times(run, listed)).await?;
-    let (used, memory) = (server.cpu_time()?.since(&before), server.memory()?);
+    let used = server.cpu_time()?.since(&before);
     values.push(Unit::Seconds.of("CPU time of a list", used / number(2 * LISTS)));
-    values.extend(memory.values());
+    values.push(Unit::Kibibytes.of("resident memory without CronTabs", alone.resident));
+    let memory = server.memory()?;
+    values.push(Unit::Kibibytes.of("resident memory with CronTabs", memory.resident));
+    values.push(Unit::Kibibytes.of("peak resident memory", memory.peak));
     Ok(values)
 }
 
@@ -81,6 +88,24 @@ async fn wait_until_converted(run: &Run<'_>, listed: Version) -> Result<()> {
     let created = || post(&api, crontab(listed, "probe", 1));
     eventually(START_LIMIT, "the webhook to be called", created).await?;
     api.delete("probe", &DeleteParams::default()).await?;
+    Ok(())
+}
+
+/// Creates CronTabs in dry runs. They are converted, and neither stored nor cached.
+async fn warm_up(run: &Run<'_>, listed: Version) -> Result<()> {
+    let api = &api(&run.client, crontab_kind(listed));
+    let params = &PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let requests = (0..WARM_UP.min(run.count())).map(|index| async move {
+        let object: DynamicObject = serde_json::from_value(crontab(listed, &name(index), index))?;
+        let created = api.create(params, &object).await;
+        created.context("a dry run failed")?;
+        anyhow::Ok(())
+    });
+    let mut done = stream::iter(requests).buffer_unordered(CONCURRENT_CREATES);
+    while done.try_next().await?.is_some() {}
     Ok(())
 }
 
