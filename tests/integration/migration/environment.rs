@@ -46,9 +46,15 @@ const CONVERTER: &[Descriptor] = &[Descriptor {
     ..descriptor("gadget-controller", one_flag, |ctx| idle(ctx, "Gadget"))
 }];
 
+/// The name of an object that cannot be converted.
+pub(crate) const UNCONVERTIBLE: &str = "unconvertible";
+
 /// Renames `spec.size` of v1 to `spec.capacity` of v2. v1 has an annotation with `spec.extra`.
 fn convert(mut object: Value, desired: &str) -> Result<Value, String> {
     let (group, version) = desired.split_once('/').ok_or("no group")?;
+    if object["metadata"]["name"] == UNCONVERTIBLE {
+        return Err("this object cannot be converted".to_owned());
+    }
     let annotation = format!("{group}/v2");
     let mut extra = Value::Null;
     if let Some(spec) = object["spec"].as_object_mut() {

@@ -9,7 +9,7 @@ use portreeve_testing::{
 use serde_json::json;
 
 use super::{
-    environment::{Environment, Gadgets, failed, shared, succeeded},
+    environment::{Environment, Gadgets, UNCONVERTIBLE, failed, shared, succeeded},
     steps::FAST,
 };
 use crate::fixtures::{LIMIT, RETRY_LIMIT};
@@ -252,6 +252,22 @@ async fn nothing_is_switched_while_objects_cannot_be_converted() -> Result<()> {
     let versions = gadgets.versions().await?;
     ensure!(versions.ends_with("storage v1, [\"v1\"]"), "{versions}");
     ensure!(gadgets.stored_in().await? == (50, 0));
+    Ok(())
+}
+
+/// The first page can be read.
+#[tokio::test]
+async fn nothing_is_switched_while_one_object_cannot_be_converted() -> Result<()> {
+    let gadgets = shared().await?.gadgets("one-unconverted").await?;
+    gadgets.create("v1", "a", json!({"size": 1})).await?;
+    gadgets.create("v1", UNCONVERTIBLE, json!({"size": 1})).await?;
+    gadgets.enable().await?;
+    let (_, error) = gadgets.fail(&["migrate", "--switch-delay=0s", "--page-size=1"]).await?;
+    ensure!(
+        error.contains("nothing was changed") && error.contains("this object cannot be converted"),
+        "{error}"
+    );
+    ensure!(gadgets.versions().await? == "served v1 v2, storage v1, [\"v1\"]");
     Ok(())
 }
 

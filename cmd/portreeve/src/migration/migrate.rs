@@ -71,6 +71,9 @@ async fn migrate(args: &Args, cluster: &Cluster) -> Result<(), Error> {
         return expressible(&definition, target, &inexpressible);
     }
 
+    if definition.storage() != target {
+        read_all(cluster, list(args.page_size), target).await?;
+    }
     let written_since = Switch::new(cluster, target, args.switch_delay).complete().await?;
     let pass = Pass {
         cluster,
@@ -137,6 +140,17 @@ async fn check(cluster: &Cluster, definition: &Definition, target: &str) -> Resu
             version: version(),
             source,
         }),
+    }
+}
+
+/// Reads every object in the target version: one that cannot be converted must be found before the
+/// storage version is changed.
+async fn read_all(cluster: &Cluster, pages: Pages<'_>, target: &str) -> Result<(), Error> {
+    report(&format!("reading all objects of {} in {target}", cluster.name));
+    match find(pages, |_| false).await {
+        Ok(_) => Ok(()),
+        Err(Error::List { name, version, source }) => Err(Error::Unreadable { name, version, source }),
+        Err(error) => Err(error),
     }
 }
 

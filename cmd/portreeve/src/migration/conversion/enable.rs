@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{
-    super::{Error, cluster::Cluster, migrate::print, progress::report},
+    super::{Error, cluster::Cluster, definition::Definition, migrate::print, progress::report},
     EnableArgs,
     probe::Probe,
     webhook::{conversion, has_ca},
@@ -25,14 +25,14 @@ const INTERVAL: Duration = Duration::from_millis(500);
 pub(super) async fn enable(args: &EnableArgs, cluster: &Cluster) -> Result<(), Error> {
     let ca = args.ca_file.as_deref().map(read_ca).transpose()?;
     let sample = args.sample.as_deref().map(read_manifest).transpose()?;
-    let definition = cluster.first_read().await?;
-    if definition.versions.len() < 2 {
+    let before = cluster.first_read().await?;
+    if before.versions.len() < 2 {
         return Err(Error::OneVersion {
             name: cluster.name.clone(),
-            version: definition.newest().to_owned(),
+            version: before.newest().to_owned(),
         });
     }
-    let version = definition.newest().to_owned();
+    let version = before.newest().to_owned();
     let address = (args.address.service.as_ref(), args.address.url.as_ref());
     let wanted = |present: &Value| conversion(&cluster.name, address, ca.as_deref(), present);
 
@@ -45,11 +45,23 @@ pub(super) async fn enable(args: &EnableArgs, cluster: &Cluster) -> Result<(), E
         }
         Ok(operations)
     });
-    if changed.await? != definition {
+    let changed = changed.await?;
+    if changed != before {
         report(&format!("set the conversion webhook of {}", cluster.name));
     }
-    wait_for_ca(cluster, &version, args.timeout).await?;
-    serve(cluster, &version, args.timeout, sample).await?;
+    // One that has not served the version is of no use to anybody.
+    let was_used = before.has_webhook() && before.version(&version).is_some_and(|version| version.is_served);
+    let replaced = (was_used && changed.conversion != before.conversion).then_some(&before);
+    let enabled = async {
+        wait_for_ca(cluster, &version, args.timeout).await?;
+        serve(cluster, &version, args.timeout, (sample, replaced)).await
+    };
+    if let Err(error) = enabled.await {
+        if let Some(before) = replaced {
+            restore(cluster, &version, before).await?;
+        }
+        return Err(error);
+    }
     print(&format!(
         "{version} of {} is served, and its conversion works",
         cluster.name
@@ -78,6 +90,19 @@ fn read_manifest(path: &Path) -> Result<Value, Error> {
     })
 }
 
+/// Restores the webhook that converted the objects before this command, and serves the version
+/// again.
+async fn restore(cluster: &Cluster, version: &str, before: &Definition) -> Result<(), Error> {
+    let restored = cluster.change(|definition| {
+        let mut operations = definition.convert(&before.conversion);
+        operations.extend(definition.serve(version, true));
+        Ok(operations)
+    });
+    restored.await?;
+    report(&format!("restored the former conversion webhook of {}", cluster.name));
+    Ok(())
+}
+
 /// Waits until somebody has set the CA of the webhook.
 async fn wait_for_ca(cluster: &Cluster, version: &str, limit: Duration) -> Result<(), Error> {
     let deadline = Instant::now() + limit;
@@ -98,8 +123,14 @@ async fn wait_for_ca(cluster: &Cluster, version: &str, limit: Duration) -> Resul
     Ok(())
 }
 
-/// Serves the version and checks it. Withdraws it if it does not become usable.
-async fn serve(cluster: &Cluster, version: &str, limit: Duration, sample: Option<Value>) -> Result<(), Error> {
+/// Serves the version and checks it. Withdraws it if it does not become usable, unless the caller
+/// restores the definition that was `replaced`.
+async fn serve(
+    cluster: &Cluster,
+    version: &str,
+    limit: Duration,
+    (sample, replaced): (Option<Value>, Option<&Definition>),
+) -> Result<(), Error> {
     let before = cluster.read().await?;
     let was_served = before.version(version).is_some_and(|version| version.is_served);
     let served = cluster.change(|definition| Ok(definition.serve(version, true)));
@@ -115,6 +146,9 @@ async fn serve(cluster: &Cluster, version: &str, limit: Duration, sample: Option
         state,
         reason: reason.clone(),
     };
+    if replaced.is_some() {
+        return Err(unusable("the former conversion webhook is used again"));
+    }
     if was_served && before.may_store(version) {
         return Err(unusable(
             "objects that are stored in it cannot be read in other versions until its conversion works",
