@@ -15,6 +15,8 @@ use super::{
 use crate::fixtures::{LIMIT, RETRY_LIMIT};
 
 const OBJECTS: u32 = 50;
+/// The pages of a list after the first one, with the page size of [`FAST`].
+const LATER_PAGES: u64 = 7;
 
 /// A definition with objects in v1 and v2 served, and a proxy for the commands.
 struct Migration<'a> {
@@ -183,10 +185,15 @@ async fn requests_that_fail_are_repeated() -> Result<()> {
     proxy.respond(write(3), CannedResponse::internal_error(), Repeat::Next(2));
     proxy.fault(write(4), Fault::DropResponse, Repeat::Next(1));
     proxy.fault(write(5), Fault::Cut, Repeat::Next(1));
+    // The first pages are those of the list before the switch.
     let pages = Matcher::later_pages().resource("gadgets");
-    proxy.respond(pages.clone(), CannedResponse::unavailable(), Repeat::Nth(2));
+    proxy.respond(
+        pages.clone(),
+        CannedResponse::unavailable(),
+        Repeat::Nth(LATER_PAGES + 2),
+    );
     // The list begins again, and what is written already is left alone.
-    let expired = proxy.respond(pages, CannedResponse::expired(), Repeat::Nth(5));
+    let expired = proxy.respond(pages, CannedResponse::expired(), Repeat::Nth(LATER_PAGES + 5));
     let (printed, writes) = migration.complete().await?;
     ensure!(expired.applied() == 1);
     ensure!(

@@ -49,8 +49,8 @@ pub(super) async fn enable(args: &EnableArgs, cluster: &Cluster) -> Result<(), E
     if changed != before {
         report(&format!("set the conversion webhook of {}", cluster.name));
     }
-    // One that has not served the version is of no use to anybody.
-    let was_used = before.has_webhook() && before.version(&version).is_some_and(|version| version.is_served);
+    // A webhook that converts nothing is of no use to anybody.
+    let was_used = before.has_webhook() && (is_served(&before, &version) || before.may_store(&version));
     let replaced = (was_used && changed.conversion != before.conversion).then_some(&before);
     let enabled = async {
         wait_for_ca(cluster, &version, args.timeout).await?;
@@ -90,12 +90,16 @@ fn read_manifest(path: &Path) -> Result<Value, Error> {
     })
 }
 
-/// Restores the webhook that converted the objects before this command, and serves the version
-/// again.
+fn is_served(definition: &Definition, version: &str) -> bool {
+    definition.version(version).is_some_and(|version| version.is_served)
+}
+
+/// Restores the webhook that converted the objects before this command, and whether the version was
+/// served.
 async fn restore(cluster: &Cluster, version: &str, before: &Definition) -> Result<(), Error> {
     let restored = cluster.change(|definition| {
         let mut operations = definition.convert(&before.conversion);
-        operations.extend(definition.serve(version, true));
+        operations.extend(definition.serve(version, is_served(before, version)));
         Ok(operations)
     });
     restored.await?;
@@ -132,7 +136,7 @@ async fn serve(
     (sample, replaced): (Option<Value>, Option<&Definition>),
 ) -> Result<(), Error> {
     let before = cluster.read().await?;
-    let was_served = before.version(version).is_some_and(|version| version.is_served);
+    let was_served = is_served(&before, version);
     let served = cluster.change(|definition| Ok(definition.serve(version, true)));
     let definition = served.await?;
     report(&format!("checking {version} of {}", cluster.name));
