@@ -3,8 +3,8 @@
 //! Architecture Invariant: pure.
 
 /// The most memory that the values of a review may take, in bytes. Its objects are decoded, and one
-/// of them copied. Two objects of the largest size that etcd stores have less, unless they have tens
-/// of thousands of small objects in them.
+/// of them copied. Two objects of the largest size that etcd stores have less, unless they have
+/// tens of thousands of small objects in them.
 pub(crate) const MOST_IN_REVIEW: usize = 64 << 20;
 /// The most memory that the values of a conversion may take, in bytes. Nothing is copied. No object
 /// that etcd stores has more, because a conversion that fails would fail every list.
