@@ -34,6 +34,8 @@ use crate::{
 /// The annotation with the time of a run.
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 const EVERY_MINUTE: &str = "* * * * *";
+/// The apiserver converts the objects of a page one by one, and the load takes all processors.
+const PAGES: &str = "--page-size=50";
 /// How long the runs of the next minute may take.
 const NEXT_MINUTE: Duration = Duration::from_secs(90);
 
@@ -60,7 +62,7 @@ async fn an_update_and_a_rollback_lose_and_repeat_no_run_and_reject_no_write() -
     apply_definition(&plane, Version::Current).await?;
     enable(&plane, &replicas).await?;
     load.use_v2(true).await;
-    administer(&plane, &["migrate", "--switch-delay=0s"]).await?;
+    administer(&plane, &["migrate", "--switch-delay=0s", PAGES]).await?;
     replicas
         .wait_for_line(&["reading objects in their stored version", "v2"])
         .await?;
@@ -69,7 +71,7 @@ async fn an_update_and_a_rollback_lose_and_repeat_no_run_and_reject_no_write() -
     // v1 cannot express several schedules.
     crontabs.delete(&CRONTABS_V2, &several).await?;
     load.use_v2(false).await;
-    administer(&plane, &["migrate", "--to=v1", "--switch-delay=0s"]).await?;
+    administer(&plane, &["migrate", "--to=v1", "--switch-delay=0s", PAGES]).await?;
     administer(&plane, &["conversion", "disable"]).await?;
     replicas.update(&plane, Version::Former, false).await?;
     let last = Minute::of(Timestamp::now()).next();
