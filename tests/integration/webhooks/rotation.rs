@@ -97,12 +97,8 @@ impl Replicas {
         self.started += 1;
         let daemon = start_replica(&self.plane, &name, port).await?;
         let webhooks = Admin { port };
-        eventually(LIMIT, "the webhooks of a replica to be ready", || async {
-            let (status, text) = webhooks.get("/readyz").await?;
-            ensure!(status == StatusCode::OK, "{status}: {text}");
-            anyhow::Ok(())
-        })
-        .await?;
+        let ready = || webhooks.ensure_passing("/readyz");
+        eventually(LIMIT, "the webhooks of a replica to be ready", ready).await?;
         self.balancer.add(port);
         self.running.push_back(Replica { daemon, port });
         Ok(())

@@ -7,7 +7,6 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, ensure};
-use http::StatusCode;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use portreeve_testing::{ControlPlane, Signal, eventually, free_port};
@@ -131,12 +130,8 @@ impl Replicas {
         daemon.admin.wait_until_ready().await?;
         if let Some(port) = webhooks {
             let admin = Admin { port };
-            eventually(LIMIT, "the webhooks of a replica to be ready", || async {
-                let (status, text) = admin.get("/readyz").await?;
-                ensure!(status == StatusCode::OK, "{status}: {text}");
-                anyhow::Ok(())
-            })
-            .await?;
+            let ready = || admin.ensure_passing("/readyz");
+            eventually(LIMIT, "the webhooks of a replica to be ready", ready).await?;
             self.balancer.add(port);
         }
         self.running.push(Replica { name, daemon, webhooks });
