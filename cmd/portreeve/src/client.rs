@@ -6,8 +6,10 @@ use portreeve_client::{AlwaysOpen, Fence, Outage, ReadOnly};
 
 use crate::AGENT;
 
-/// The time limit of one call to the apiserver.
-const CALL_LIMIT: Duration = Duration::from_secs(30);
+/// The time limit of one call to the apiserver. It is longer than the 30 s for which the apiserver
+/// waits for a conversion webhook, and for an admission webhook at most, so that the apiserver can
+/// report which webhook does not answer.
+const CALL_LIMIT: Duration = Duration::from_secs(35);
 
 /// Returns the settings of a client. In a dry run, its fence is closed.
 pub(crate) fn settings(

@@ -221,7 +221,7 @@ pub(crate) struct ManagerArgs {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub(crate) controller_shutdown_timeout: Duration,
     /// How long a worker may process an item without progress before /livez fails. Each finished
-    /// call to the apiserver is progress; a call takes at most 30 s. 0 disables the check.
+    /// call to the apiserver is progress; a call takes at most 35 s. 0 disables the check.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
     pub(crate) controller_stuck_timeout: Duration,
     /// How long a due item may wait in a queue that makes no progress before /livez fails. 0

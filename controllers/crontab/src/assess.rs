@@ -11,9 +11,11 @@ use portreeve_reconcile::Next;
 
 use crate::{
     input::{Fault, Input, RecordedSchedule},
-    job::{CachedJob, Origin, Run},
+    job::{CachedJob, Run},
     job_summary::{JobSummary, summarize},
     missed::{Missed, missed},
+    origin::Origin,
+    replaced_runs::ReplacedRuns,
     scheduled_times::{ScheduledTimes, Timetable},
 };
 
@@ -37,9 +39,12 @@ pub(crate) struct Assessment<'a> {
     pub(crate) pending_runs: Vec<PendingRun>,
     /// Whether pending runs must wait for another run to end.
     pub(crate) is_blocked: bool,
-    /// Whether pending runs must wait until the status records the runs that they replace. Once
-    /// their Jobs are deleted, nothing else records these runs, and they would start again.
-    pub(crate) replaces_unrecorded_job: bool,
+    /// The runs of the active Jobs that pending runs replace, as far as the status does not record
+    /// them yet. Once these Jobs are deleted, nothing else records these runs, and they would start
+    /// again.
+    pub(crate) unrecorded_runs: ReplacedRuns,
+    /// The active Jobs that another Job has replaced. They exist if the process ended in between.
+    pub(crate) replaced_jobs: Vec<&'a Arc<CachedJob>>,
     /// The finished Jobs above the history limits that may be deleted, the oldest first.
     pub(crate) jobs_over_history_limit: Vec<&'a Arc<CachedJob>>,
 }
@@ -90,15 +95,16 @@ impl<'a> Assessment<'a> {
             .map(|(index, last_schedule)| assess_schedule(input, index, last_schedule))
             .collect();
 
-        let mut active = summary.active.iter();
+        let is_replace = desired.concurrency == ConcurrencyPolicy::Replace;
+        let active = summary.active.iter().filter(|_| is_replace);
         Self {
             input,
             spec_fault: spec_fault(input, &schedules),
             next: next_decision(&schedules),
             pending_runs: pending_runs(input, &schedules, summary.last_run_now),
             is_blocked: desired.concurrency == ConcurrencyPolicy::Forbid && !summary.active.is_empty(),
-            replaces_unrecorded_job: desired.concurrency == ConcurrencyPolicy::Replace
-                && active.any(|job| !is_recorded(input, job)),
+            unrecorded_runs: ReplacedRuns::of(active.flat_map(|job| unrecorded_runs(input, job))),
+            replaced_jobs: replaced_jobs(input, &summary),
             jobs_over_history_limit: jobs_over_history_limit(input, &summary),
             schedules,
             summary,
@@ -278,26 +284,49 @@ fn jobs_over_history_limit<'a>(input: &Input<'_>, summary: &JobSummary<'a>) -> V
     old.filter(|job| is_recorded(input, job)).collect()
 }
 
-/// Returns whether the status records the run of this Job. Until then the Job is the only proof of
-/// the run.
+/// Returns the active Jobs that another Job has replaced.
+fn replaced_jobs<'a>(input: &Input<'_>, summary: &JobSummary<'a>) -> Vec<&'a Arc<CachedJob>> {
+    let replaced: Vec<_> = input.jobs.iter().filter_map(|job| job.replaced_runs()).collect();
+    if replaced.is_empty() || input.metadata.is_terminating() {
+        return Vec::new();
+    }
+    let is_replaced = |job: &&Arc<CachedJob>| {
+        let run = job.origin(&input.metadata.name);
+        replaced.iter().any(|runs| runs.contains(&run))
+    };
+    summary.active.iter().copied().filter(is_replaced).collect()
+}
+
+/// Returns whether the status records the runs that this Job proves. Until then the Job is the only
+/// proof.
 fn is_recorded(input: &Input<'_>, job: &CachedJob) -> bool {
+    unrecorded_runs(input, job).next().is_none()
+}
+
+/// Iterates over the runs that this Job proves and that the status does not record.
+fn unrecorded_runs(input: &Input<'_>, job: &CachedJob) -> impl Iterator<Item = Origin> {
+    let runs = job.runs(&input.metadata.name);
+    runs.filter(|run| !is_recorded_run(input, run))
+}
+
+fn is_recorded_run(input: &Input<'_>, run: &Origin) -> bool {
     let recorded = &input.recorded;
-    match job.origin(&input.metadata.name) {
+    match run {
         Origin::Scheduled(name, slot) => {
             let index = input
                 .desired
                 .schedules
                 .iter()
-                .position(|schedule| *schedule.name == *name);
+                .position(|schedule| *schedule.name == **name);
             // The run of a schedule that is no longer in the spec cannot start again.
             index.is_none_or(|index| {
                 recorded.schedules[index]
                     .last_schedule
-                    .is_some_and(|stored| slot <= stored)
+                    .is_some_and(|stored| *slot <= stored)
             })
         }
         Origin::RunNow(value) => {
-            input.desired.run_now.as_deref() != Some(&*value) || recorded.last_run_now == Some(&*value)
+            input.desired.run_now.as_deref() != Some(&**value) || recorded.last_run_now == Some(&**value)
         }
         Origin::Manual | Origin::Unknown => true,
     }

@@ -22,7 +22,7 @@ use crate::{
 pub(crate) fn decide<K: ScheduleResource>(observed: &Observed<K>, now: Timestamp) -> Plan {
     let input = observed.input(now);
     let assessment = Assessment::new(&input);
-    let starts = StartPlan::new(&*observed.object, &assessment);
+    let starts = StartPlan::new(&*observed.object, &assessment, true);
     let effects = if starts.effects.is_empty() {
         status::effects(&*observed.object, &assessment, starts.fault.as_ref())
     } else {
@@ -33,7 +33,8 @@ pub(crate) fn decide<K: ScheduleResource>(observed: &Observed<K>, now: Timestamp
 }
 
 /// Returns the plan after the apiserver rejected `effect`. The plan reports the rejection; after a
-/// rejected create it also updates the status and deletes old Jobs.
+/// rejected create it also updates the status and deletes old Jobs, and after a rejected status it
+/// starts the runs that wait for that status.
 pub(crate) fn refused<K: ScheduleResource>(observed: &Observed<K>, effect: &Effect, why: &str, now: Timestamp) -> Plan {
     let input = observed.input(now);
     let report = |reason| Plan::of(vec![event(&input, warning(reason, why).report_once(why))]);
@@ -49,7 +50,12 @@ pub(crate) fn refused<K: ScheduleResource>(observed: &Observed<K>, effect: &Effe
         }
         // Send an event but set no condition: the next decision finds no fault and would reset it.
         Effect::Delete { .. } => report("FailedDelete"),
-        Effect::PatchStatus { .. } => report("FailedStatusUpdate"),
+        Effect::PatchStatus { .. } => {
+            let mut plan = report("FailedStatusUpdate");
+            let starts = StartPlan::new(&*observed.object, &Assessment::new(&input), false);
+            plan.effects.extend(starts.effects);
+            plan
+        }
         Effect::RequireAbsent { .. } => report("FailedGet"),
         _ => Plan::nothing(),
     }

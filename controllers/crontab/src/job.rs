@@ -6,14 +6,19 @@ use std::sync::Arc;
 
 use jiff::{Timestamp, tz::TimeZone};
 use portreeve_api::{
-    AnnotatedMetadata, DEFAULT_SCHEDULE, JOB_SCHEDULE, Metadata, ObjectKey, OwnerReference, RUN_NOW, Resource,
+    AnnotatedMetadata, DEFAULT_SCHEDULE, JOB_SCHEDULE, Metadata, ObjectKey, OwnerReference, REPLACED_RUNS, RUN_NOW,
+    Resource,
 };
 use portreeve_informer::Projection;
 use portreeve_reconcile::Object;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::job_names::{self, JobNames};
+use crate::{
+    job_names::{self, JobNames},
+    origin::Origin,
+    replaced_runs::{self, ReplacedRuns},
+};
 
 /// The resource of Jobs.
 pub(crate) const JOBS: Resource = Resource::namespaced("batch", "v1", "Job", "jobs");
@@ -39,6 +44,12 @@ struct JobAnnotations {
     run_now: Option<Box<str>>,
     #[serde(rename = "stable.example.com/schedule")]
     schedule: Option<Box<str>>,
+    #[serde(
+        default,
+        rename = "stable.example.com/replaced-runs",
+        deserialize_with = "replaced_runs::decode"
+    )]
+    replaced_runs: Option<Box<ReplacedRuns>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -84,19 +95,6 @@ impl FinishedStatus {
     }
 }
 
-/// Why a Job exists.
-#[derive(Debug, Eq, PartialEq)]
-pub(crate) enum Origin {
-    /// It was created for this time of the schedule of this name.
-    Scheduled(Box<str>, Timestamp),
-    /// A user requested the run by setting the annotation to this value.
-    RunNow(Box<str>),
-    /// A user created the Job and annotated it as manual, as `kubectl create job --from` does.
-    Manual,
-    /// Neither the name nor the annotations show why.
-    Unknown,
-}
-
 impl CachedJob {
     pub(crate) fn name(&self) -> &str {
         &self.metadata().name
@@ -118,6 +116,18 @@ impl CachedJob {
     /// time.
     pub(crate) fn start_time(&self) -> Option<Timestamp> {
         self.status.start_time.or(self.metadata().creation_timestamp)
+    }
+
+    /// Returns the runs that this Job replaced although no status recorded them.
+    pub(crate) fn replaced_runs(&self) -> Option<&ReplacedRuns> {
+        self.metadata.annotations.as_ref()?.replaced_runs.as_deref()
+    }
+
+    /// Iterates over the runs that this Job proves: the ones that it replaced, and its own. `owner`
+    /// is the name of the object that controls it.
+    pub(crate) fn runs(&self, owner: &str) -> impl Iterator<Item = Origin> {
+        let replaced = self.replaced_runs().into_iter().flat_map(ReplacedRuns::iter);
+        replaced.chain([self.origin(owner)])
     }
 
     /// Returns why the Job exists. `owner` is the name of the object that controls it.
@@ -215,6 +225,7 @@ pub(crate) fn job_from_template(
         // The template may have it, too.
         _ => drop(annotations.remove(JOB_SCHEDULE)),
     }
+    annotations.remove(REPLACED_RUNS);
     let key: ObjectKey = metadata.key().with_name(name);
     let mut body = json!({
         "apiVersion": JOBS.api_version(),

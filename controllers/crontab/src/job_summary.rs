@@ -10,7 +10,9 @@ use portreeve_informer::Projection;
 
 use crate::{
     input::Input,
-    job::{CachedJob, FinishedStatus, JOBS, Origin},
+    job::{CachedJob, FinishedStatus, JOBS},
+    origin::Origin,
+    replaced_runs::ReplacedRuns,
 };
 
 /// The Jobs of an object by state, and the times that follow from them.
@@ -54,7 +56,6 @@ pub(crate) fn summarize<'a>(input: &'a Input<'a>) -> JobSummary<'a> {
         desired,
         recorded,
         jobs,
-        now,
         ..
     } = input;
     let run_now = desired.run_now.as_deref();
@@ -84,23 +85,15 @@ pub(crate) fn summarize<'a>(input: &'a Input<'a>) -> JobSummary<'a> {
     for job in sorted {
         let was_active = recorded.active.iter().any(|active| *active.uid == *job.metadata().uid);
         let origin = job.origin(names.owner);
-        match &origin {
-            Origin::Scheduled(name, slot) => {
-                let index = desired.schedules.iter().position(|schedule| *schedule.name == **name);
-                if let Some(schedule) = index.and_then(|index| summary.schedules.get_mut(index)) {
-                    schedule.active += i64::from(job.finished_status().is_none());
-                    // Ignore a time in the future. Otherwise anyone who may create Jobs could stop
-                    // the schedule with a Job whose name contains a late time.
-                    if slot <= now {
-                        schedule.last_schedule = schedule.last_schedule.max(Some(*slot));
-                    }
-                }
-            }
-            Origin::RunNow(value) if run_now == Some(&**value) => summary.last_run_now = run_now,
-            Origin::Unknown | Origin::Manual if run_now_job.as_deref() == Some(job.name()) => {
-                summary.last_run_now = run_now;
-            }
-            _ => {}
+        if let Some(schedule) = summary.schedule_mut(input, &origin) {
+            schedule.active += i64::from(job.finished_status().is_none());
+        }
+        if matches!(origin, Origin::Unknown | Origin::Manual) && run_now_job.as_deref() == Some(job.name()) {
+            summary.last_run_now = run_now;
+        }
+        summary.record(input, &origin);
+        for run in job.replaced_runs().into_iter().flat_map(ReplacedRuns::iter) {
+            summary.record(input, &run);
         }
         summary.classify(job, was_active, &origin);
     }
@@ -119,6 +112,33 @@ impl<'a> JobSummary<'a> {
         if run_now.is_some() && observed_runs.last_run_now.as_deref() == run_now {
             self.last_run_now = run_now;
         }
+    }
+
+    /// Records a run that a Job proves.
+    fn record(&mut self, input: &'a Input<'a>, run: &Origin) {
+        match run {
+            // Ignore a time in the future. Otherwise anyone who may create Jobs could stop the
+            // schedule with a Job whose name contains a late time.
+            Origin::Scheduled(_, slot) if *slot <= input.now => {
+                if let Some(schedule) = self.schedule_mut(input, run) {
+                    schedule.last_schedule = schedule.last_schedule.max(Some(*slot));
+                }
+            }
+            Origin::RunNow(value) if input.desired.run_now.as_deref() == Some(&**value) => {
+                self.last_run_now = input.desired.run_now.as_deref();
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns the schedule that a run belongs to, if it is still in the spec.
+    fn schedule_mut(&mut self, input: &Input<'_>, run: &Origin) -> Option<&mut ScheduleSummary> {
+        let Origin::Scheduled(name, _) = run else {
+            return None;
+        };
+        let mut schedules = input.desired.schedules.iter();
+        let index = schedules.position(|schedule| *schedule.name == **name)?;
+        self.schedules.get_mut(index)
     }
 
     fn classify(&mut self, job: &'a Arc<CachedJob>, was_active: bool, origin: &Origin) {

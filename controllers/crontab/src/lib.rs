@@ -21,6 +21,8 @@ mod job_names;
 mod job_summary;
 mod missed;
 mod observed_runs;
+mod origin;
+mod replaced_runs;
 mod schedule_resource;
 mod scheduled_times;
 mod starts;

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use crate::{
     input::Input,
-    job::Origin,
+    origin::Origin,
     scheduled_times::{ScheduledTimes, Timetable, before},
 };
 
@@ -66,11 +66,11 @@ fn last_without_job(
     times.find(|slot| times_with_job(input, index).all(|started| started != *slot))
 }
 
-/// Iterates over the times of a schedule that have a Job.
+/// Iterates over the times of a schedule that have a Job, or had one that was replaced.
 fn times_with_job(input: &Input<'_>, index: usize) -> impl Iterator<Item = Timestamp> {
-    let origins = input.jobs.iter().map(|job| job.origin(&input.metadata.name));
+    let runs = input.jobs.iter().flat_map(|job| job.runs(&input.metadata.name));
     let schedule = &input.desired.schedules[index].name;
-    origins.filter_map(move |origin| match origin {
+    runs.filter_map(move |origin| match origin {
         Origin::Scheduled(name, slot) if *name == **schedule => Some(slot),
         _ => None,
     })

@@ -13,24 +13,22 @@ use std::{
 use jiff::Timestamp;
 use portreeve_informer::{Cause, Change, Delta, Informer, Projection};
 
-use crate::{
-    input::ObservedRuns,
-    job::{CachedJob, Origin},
-    schedule_resource::ScheduleResource,
-};
+use crate::{input::ObservedRuns, job::CachedJob, origin::Origin, schedule_resource::ScheduleResource};
 
 impl ObservedRuns {
-    /// Records the run of a Job that this object controls.
+    /// Records the runs that a Job proves. The object controls the Job.
     pub(crate) fn record_job<K: ScheduleResource>(&mut self, object: &K, job: &CachedJob, now: Timestamp) {
-        match job.origin(&object.metadata().name) {
-            Origin::Scheduled(name, slot) if slot <= now => {
-                let schedule = self.schedule_mut(&name);
-                schedule.last_schedule = schedule.last_schedule.max(Some(slot));
+        for run in job.runs(&object.metadata().name) {
+            match run {
+                Origin::Scheduled(name, slot) if slot <= now => {
+                    let schedule = self.schedule_mut(&name);
+                    schedule.last_schedule = schedule.last_schedule.max(Some(slot));
+                }
+                Origin::RunNow(value) if object.desired().run_now.as_deref() == Some(&*value) => {
+                    self.last_run_now = Some(value);
+                }
+                _ => {}
             }
-            Origin::RunNow(value) if object.desired().run_now.as_deref() == Some(&*value) => {
-                self.last_run_now = Some(value);
-            }
-            _ => {}
         }
     }
 

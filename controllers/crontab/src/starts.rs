@@ -22,7 +22,9 @@ pub(crate) struct StartPlan {
 }
 
 impl StartPlan {
-    pub(crate) fn new<K: ScheduleResource>(object: &K, assessment: &Assessment<'_>) -> Self {
+    /// Returns the runs that can start now. A run waits until the status records those that it
+    /// replaces. If the status cannot be written, the new Job records them instead.
+    pub(crate) fn new<K: ScheduleResource>(object: &K, assessment: &Assessment<'_>, is_status_writable: bool) -> Self {
         let (mut jobs, mut fault) = (Vec::new(), None);
         for pending in &assessment.pending_runs {
             match build_job(object, pending) {
@@ -31,23 +33,35 @@ impl StartPlan {
             }
         }
         let input = assessment.input;
+        let unrecorded = &assessment.unrecorded_runs;
+        let waits_for_status = is_status_writable && !unrecorded.is_empty();
         // The status of a new schedule must record the format of its Jobs' names first.
-        if assessment.is_blocked || assessment.replaces_unrecorded_job || input.is_new {
+        if assessment.is_blocked || waits_for_status || input.is_new {
             jobs.clear();
         }
-        let mut effects = Vec::new();
+        let (mut effects, mut deletions) = (Vec::new(), Vec::new());
         if input.desired.concurrency != ConcurrencyPolicy::Allow && !jobs.is_empty() {
             // At most one run may be active. The next decision starts the other one.
             jobs.truncate(1);
             effects.extend(require_absent(input, &assessment.summary.missing));
             if input.desired.concurrency == ConcurrencyPolicy::Replace {
-                effects.extend(assessment.summary.active.iter().flat_map(|job| deletion(input, job)));
+                deletions.extend(assessment.summary.active.iter().flat_map(|job| deletion(input, job)));
+            }
+        }
+        if !unrecorded.is_empty() {
+            for (_, job) in &mut jobs {
+                unrecorded.annotate(job);
             }
         }
         let starts = jobs
             .into_iter()
             .flat_map(|(pending, job)| start::<K>(assessment, pending, job));
-        effects.extend(starts);
+        if unrecorded.is_empty() {
+            effects.extend(deletions.into_iter().chain(starts));
+        } else {
+            // There must be a record of the replaced runs at any time.
+            effects.extend(starts.chain(deletions));
+        }
         Self { effects, fault }
     }
 }

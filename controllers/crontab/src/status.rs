@@ -25,7 +25,9 @@ pub(crate) fn effects<K: ScheduleResource>(
 ) -> Vec<Effect> {
     let input = assessment.input;
     let fault = assessment.spec_fault.as_ref().or(start_fault);
-    let mut effects = Vec::new();
+    // This does not depend on the status, which may not be writable.
+    let replaced = assessment.replaced_jobs.iter();
+    let mut effects: Vec<_> = replaced.flat_map(|job| deletion(input, job)).collect();
     if let Some(status) = object.status(assessment, fault) {
         effects.extend(require_absent(input, &assessment.summary.missing));
         effects.push(Effect::PatchStatus {

@@ -21,7 +21,10 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::Resource;
 
 pub use status::{CronTabStatus, JobNameFormat, JobReference, ScheduleStatus};
-pub use v2::{CronTabV2Spec, CronTabV2Status, DEFAULT_SCHEDULE, JOB_SCHEDULE, NamedSchedule, RunPolicy, V2_FIELDS};
+pub use v2::{
+    CronTabV2Spec, CronTabV2Status, DEFAULT_SCHEDULE, JOB_SCHEDULE, MAX_SCHEDULE_NAME, MAX_SCHEDULES, NamedSchedule,
+    REPLACED_RUNS, RunPolicy, V2_FIELDS,
+};
 
 const GROUP: &str = "stable.example.com";
 const VERSION: &str = "v1";

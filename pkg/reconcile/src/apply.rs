@@ -253,6 +253,12 @@ impl EffectError {
         self.source.downcast_ref().is_some_and(is_unavailable)
     }
 
+    /// Returns whether the apiserver answered with an internal error.
+    pub(crate) fn is_internal(&self) -> bool {
+        let error = self.source.downcast_ref();
+        matches!(error, Some(kube::Error::Api(status)) if status.code == 500)
+    }
+
     fn of(effect: &Effect, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self {
             effect: Box::new(effect.clone()),

@@ -43,6 +43,18 @@ impl WebhookServer {
         authority: &Authority,
         respond: impl Fn(Value) -> Option<Value> + Send + Sync + 'static,
     ) -> Result<Self> {
+        Self::start_with(authority, Some(Arc::new(respond))).await
+    }
+
+    /// Starts a server that accepts connections and never answers a request.
+    ///
+    /// # Errors
+    /// Returns an error if the server cannot listen, or cannot use the certificate.
+    pub async fn silent(authority: &Authority) -> Result<Self> {
+        Self::start_with(authority, None).await
+    }
+
+    async fn start_with(authority: &Authority, respond: Option<Arc<Respond>>) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .await
             .context("failed to listen on 127.0.0.1")?;
@@ -53,7 +65,7 @@ impl WebhookServer {
         let acceptor = acceptor(&authority.server_certificate()?)?;
         let requests = Arc::<AtomicU64>::default();
         let mut tasks = JoinSet::new();
-        tasks.spawn(accept(listener, acceptor, Arc::new(respond), Arc::clone(&requests)));
+        tasks.spawn(accept(listener, acceptor, respond, Arc::clone(&requests)));
         Ok(Self {
             url: format!("https://localhost:{port}/"),
             requests,
@@ -73,17 +85,17 @@ impl WebhookServer {
 }
 
 /// Accepts clients. Dropping this future ends their connections.
-async fn accept(listener: TcpListener, acceptor: TlsAcceptor, respond: Arc<Respond>, requests: Arc<AtomicU64>) {
+async fn accept(listener: TcpListener, acceptor: TlsAcceptor, respond: Option<Arc<Respond>>, requests: Arc<AtomicU64>) {
     let mut open = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
-        let (acceptor, respond, requests) = (acceptor.clone(), Arc::clone(&respond), Arc::clone(&requests));
+        let (acceptor, respond, requests) = (acceptor.clone(), respond.clone(), Arc::clone(&requests));
         open.spawn(async move {
             let Ok(client) = acceptor.accept(client).await else {
                 return;
             };
             let service = service_fn(|request| {
                 requests.fetch_add(1, Ordering::Relaxed);
-                answer(request, &*respond)
+                answer(request, respond.as_deref())
             });
             // A client that disconnects is no failure of the test.
             drop(
@@ -95,7 +107,10 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, respond: Arc<Respo
     }
 }
 
-async fn answer(request: Request<Incoming>, respond: &Respond) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(request: Request<Incoming>, respond: Option<&Respond>) -> Result<Response<Full<Bytes>>, Infallible> {
+    let Some(respond) = respond else {
+        return std::future::pending().await;
+    };
     let body = request.into_body().collect().await.ok();
     let review = body.and_then(|body| serde_json::from_slice(&body.to_bytes()).ok());
     let Some(answer) = review.and_then(respond) else {

@@ -29,7 +29,7 @@ const CONNECTIONS: usize = 130;
 /// The tolerance for tasks: the number of open connections varies a little, with a task at either
 /// end.
 const SLACK: usize = 10;
-/// Timeouts that must not expire under any fault. Each call to the apiserver ends within 30 s and
+/// Timeouts that must not expire under any fault. Each call to the apiserver ends within 35 s and
 /// counts as progress, so no controller may be reported as stuck, and each shutdown must complete.
 pub(super) const STRICT: &[&str] = &[
     "--controller-stuck-timeout=60s",

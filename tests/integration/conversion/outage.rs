@@ -1,5 +1,7 @@
 //! The controller and the daemon while nobody converts CronTabs.
 
+mod replace;
+
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
@@ -7,14 +9,14 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use kube::{Api, CustomResourceExt, ResourceExt, api::ListParams};
 use portreeve_api::{CRONTABS, CRONTABS_V2, CronTab, Resource};
-use portreeve_testing::{ControlPlane, Namespace, eventually, free_port};
+use portreeve_testing::{ControlPlane, Namespace, WebhookServer, eventually, free_port};
 use serde_json::{Value, json};
 
 use super::environment::BOTH;
 use crate::fixtures::{
     LIMIT, RETRY_LIMIT,
     clock::OffsetClock,
-    conversion::{CronTabs, Definition, by_daemon, serve_both, v2},
+    conversion::{CronTabs, Definition, by_daemon, serve_both, v2, versions, webhook},
     in_process::InProcess,
     schedules::{minutes, next_minute},
     webhooks::{WebhookDaemon, install_definitions},

@@ -4,17 +4,12 @@
 //!
 //! Architecture Invariant: pure.
 
-use portreeve_api::{CRONTABS_V2, DEFAULT_SCHEDULE, DstPolicyName, V2_FIELDS};
+use portreeve_api::{CRONTABS_V2, DEFAULT_SCHEDULE, DstPolicyName, MAX_SCHEDULE_NAME, MAX_SCHEDULES, V2_FIELDS};
 use portreeve_cron::{DstPolicy, load_zone};
 use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::Value;
 
 use crate::conversion;
-
-/// The most schedules of a CronTab, as the definition of v2 has it.
-const MOST_SCHEDULES: usize = 32;
-/// The longest name of a schedule, as the definition of v2 has it.
-const LONGEST_NAME: usize = 63;
 
 /// A CronTab that is reviewed.
 pub(super) struct ReviewedCronTab {
@@ -166,8 +161,8 @@ fn other_schedules(object: &Value) -> Vec<Value> {
 
 /// Returns why v2 would not accept these schedules besides the one that v1 has.
 fn problem(others: &[Value]) -> Option<String> {
-    if others.len() >= MOST_SCHEDULES {
-        return Some(format!("a CronTab can have at most {MOST_SCHEDULES} schedules"));
+    if others.len() >= MAX_SCHEDULES {
+        return Some(format!("a CronTab can have at most {MAX_SCHEDULES} schedules"));
     }
     let invalid = others.iter().find(|schedule| {
         let read = NamedSchedule::deserialize(*schedule);
@@ -179,7 +174,7 @@ fn problem(others: &[Value]) -> Option<String> {
 /// Returns whether v2 accepts the name of a schedule.
 fn is_name(name: &str) -> bool {
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=LONGEST_NAME).contains(&name.len())
+    (1..=MAX_SCHEDULE_NAME).contains(&name.len())
         && name.bytes().all(is_inner)
         && !name.starts_with('-')
         && !name.ends_with('-')

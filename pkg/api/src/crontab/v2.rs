@@ -14,11 +14,20 @@ use crate::conditions::{Condition, Time};
 /// The name of the schedule that v1 shows.
 pub const DEFAULT_SCHEDULE: &str = "default";
 
+/// The most schedules of a CronTab.
+pub const MAX_SCHEDULES: usize = 32;
+
+/// The longest name of a schedule, in characters.
+pub const MAX_SCHEDULE_NAME: usize = 63;
+
 /// The annotation of v1 that stores what only v2 can express.
 pub const V2_FIELDS: &str = "stable.example.com/v2";
 
 /// The annotation of a Job with the name of its schedule. Absent for the schedule `default`.
 pub const JOB_SCHEDULE: &str = "stable.example.com/schedule";
+
+/// The annotation of a Job with the runs that it replaced although no status recorded them.
+pub const REPLACED_RUNS: &str = "stable.example.com/replaced-runs";
 
 /// Specification of a CronTab: the Job of each run, and when runs start.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -27,7 +36,7 @@ pub struct CronTabV2Spec {
     /// When runs start. One of the schedules has the name `default`. Each schedule starts its own
     /// runs, even if several have the same time.
     #[schemars(
-        length(min = 1, max = 32),
+        length(min = 1, max = MAX_SCHEDULES),
         extend(
             "x-kubernetes-list-type" = "map",
             "x-kubernetes-list-map-keys" = ["name"],
@@ -59,7 +68,7 @@ pub struct NamedSchedule {
     /// The name, unique within the CronTab: lower case letters, digits and dashes. It is part of
     /// what the names of Jobs are derived from, so a schedule with another name is another
     /// schedule.
-    #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    #[schemars(length(min = 1, max = MAX_SCHEDULE_NAME), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
     /// The schedule in Cron format: five fields (minute, hour, day of month, month, day of week), a
     /// macro such as `@daily`, or `@every 90m`. In a field, `H` is a fixed value that is

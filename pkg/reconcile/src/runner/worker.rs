@@ -22,6 +22,10 @@ const STALE_TOO_OFTEN: u32 = 8;
 /// An effect that fails this many times in a row is reported like a rejection. With the backoff,
 /// that takes at least half a second.
 const FAILED_TOO_OFTEN: u32 = 8;
+/// An effect whose failure takes this long is reported the first time, if the apiserver itself
+/// reports an internal error. For example, it waits for a conversion webhook for 30 s, and many
+/// times that would delay everything that does not depend on the effect.
+const FAILED_TOO_SLOWLY: Duration = Duration::from_secs(10);
 
 pub(super) struct Worker<R> {
     pub(super) name: &'static str,
@@ -106,6 +110,7 @@ impl<R: Reconciler> Worker<R> {
             self.log_plan(key, &plan.to_string());
         }
         // A plan with many effects is slow on a slow apiserver, so each effect reports progress.
+        let started = Instant::now();
         let applied = self.applier.run_with_progress(&plan, || work.report_progress()).await;
         if !matches!(applied, Applied::Done) {
             self.keep_the_time(key, plan.next);
@@ -130,7 +135,8 @@ impl<R: Reconciler> Worker<R> {
                 self.log_failure(Level::WARN, key, &why, "retrying failed plan");
                 // During an outage, the report would fail too, and cost a token of the retry
                 // budget.
-                if failures >= FAILED_TOO_OFTEN && !self.outage.is_outage() {
+                let is_slow = error.is_internal() && started.elapsed() >= FAILED_TOO_SLOWLY;
+                if (failures >= FAILED_TOO_OFTEN || is_slow) && !self.outage.is_outage() {
                     let report = self.reconciler.refused(&observed, &error.effect, &why, now);
                     self.report(work, &report).await;
                 }

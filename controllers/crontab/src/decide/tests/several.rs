@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{decide, samples::at};
+use super::{decide, refused, samples::at};
 use crate::{
     conversion::convert,
     crontab::CachedCronTab,
@@ -12,7 +12,8 @@ use crate::{
     job::CachedJob,
     schedule_resource::{Observed, ScheduleResource},
 };
-use portreeve_reconcile::{Effect, Next};
+use portreeve_informer::Projection;
+use portreeve_reconcile::{Effect, Next, Target};
 
 const V1: &str = "stable.example.com/v1";
 const V2: &str = "stable.example.com/v2";
@@ -65,12 +66,15 @@ fn observed(object: &Value, jobs: &[Value]) -> Observed<CachedCronTab> {
 }
 
 fn created(observed: &Observed<CachedCronTab>, time: &str) -> Vec<Value> {
-    let effects = decide(observed, at(time)).effects.into_iter();
-    let created = effects.filter_map(|effect| match effect {
+    bodies(decide(observed, at(time)).effects).collect()
+}
+
+/// Returns the Jobs that these effects create.
+fn bodies(effects: Vec<Effect>) -> impl Iterator<Item = Value> {
+    effects.into_iter().filter_map(|effect| match effect {
         Effect::Create(job) => Some(job.body),
         _ => None,
-    });
-    created.collect()
+    })
 }
 
 fn names(jobs: &[Value]) -> Vec<&str> {
@@ -192,6 +196,45 @@ fn forbid_and_replace_apply_across_schedules() {
             .any(|effect| effect.contains("create Job n/a-e44c9189-t29552220")),
         "{text:?}"
     );
+}
+
+#[test]
+fn a_run_of_one_schedule_that_replaced_another_records_it() {
+    let mut object = two_schedules();
+    object["spec"]["runPolicy"] = json!({"concurrencyPolicy": "Replace"});
+    let first = created(&observed(&object, &[]), "09:00");
+    let replacing = observed(&object, &first);
+    let target = Target::of(&replacing.object.resource(), replacing.object.metadata());
+    let rejected = Effect::PatchStatus {
+        target,
+        status: Value::Null,
+    };
+    let effects = refused(&replacing, &rejected, "no", at("09:00")).effects;
+    let text: Vec<_> = effects.iter().map(ToString::to_string).collect();
+    let position = |what: &str| text.iter().position(|effect| effect.contains(what));
+    let create = position("create Job n/a-e44c9189-t29552220");
+    assert!(
+        create.is_some() && create < position("delete Job n/a-a299e94a-t29552220"),
+        "{text:?}"
+    );
+    let jobs: Vec<_> = bodies(effects).collect();
+    let annotations = &jobs[0]["metadata"]["annotations"];
+    assert_eq!(
+        annotations["stable.example.com/replaced-runs"],
+        r#"{"scheduled":{"default":["2026-03-10T09:00:00Z"]}}"#
+    );
+
+    // Another process finds only the second Job.
+    let later = observed(&object, &jobs);
+    assert!(created(&later, "09:10").is_empty());
+    let patched = status(&later, "09:10");
+    let last = |index: usize| &patched[1]["schedules"][index]["lastScheduleTime"];
+    assert_eq!(
+        (last(0), last(1)),
+        (&json!("2026-03-10T09:00:00Z"), &json!("2026-03-10T09:00:00Z"))
+    );
+    assert_eq!(patched[1]["schedules"][0].get("missedRuns"), None, "{patched}");
+    assert_eq!(patched[1]["schedules"][0].get("active"), None, "{patched}");
 }
 
 #[test]

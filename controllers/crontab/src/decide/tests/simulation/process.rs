@@ -127,11 +127,17 @@ impl<K: Sample> Simulation<K> {
     /// Reconciles once on the current caches.
     pub(in crate::decide::tests) fn reconcile(&mut self) -> Outcome {
         let outcome = self.carry_out(&self.plan().effects);
-        if let Outcome::Rejected(effect, why) = &outcome {
-            let plan = refused(&self.observed(), effect, why, self.clock);
-            self.carry_out(&plan.effects);
-        }
+        let report = self.report(&outcome);
+        self.carry_out(&report.effects);
         outcome
+    }
+
+    /// Returns the plan after an effect was rejected.
+    pub(in crate::decide::tests) fn report(&self, outcome: &Outcome) -> Plan {
+        match outcome {
+            Outcome::Rejected(effect, why) => refused(&self.observed(), effect, why, self.clock),
+            _ => Plan::nothing(),
+        }
     }
 
     /// Reconciles until there is nothing to do. Returns how often there was something to do.
