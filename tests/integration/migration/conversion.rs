@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use kube::api::{Patch, PatchParams};
-use portreeve_testing::eventually;
+use portreeve_testing::{Process, Signal, eventually};
 use serde_json::json;
 
 use super::environment::{Gadgets, shared};
@@ -116,11 +116,64 @@ async fn an_interrupted_check_withdraws_v2() -> Result<()> {
         anyhow::Ok(())
     })
     .await?;
-    process.wait_for_log(LIMIT, |line| line.contains("checking v2")).await?;
-    process.signal(portreeve_testing::Signal::INT)?;
-    let status = process.wait(LIMIT).await?;
-    ensure!(status.code() == Some(1), "{status}{}", process.log_tail());
+    interrupt_at(
+        &process,
+        "checking v2",
+        "so it is not served: the command was interrupted",
+    )
+    .await?;
     ensure_withdrawn(&gadgets).await
+}
+
+/// Interrupts a command after this line, and checks its error.
+async fn interrupt_at(process: &Process, line: &str, error: &str) -> Result<()> {
+    process.wait_for_log(LIMIT, |logged| logged.contains(line)).await?;
+    process.signal(Signal::INT)?;
+    let status = process.wait(LIMIT).await?;
+    let log = process.log_tail();
+    ensure!(status.code() == Some(1) && log.contains(error), "{status}{log}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_interrupted_wait_for_the_ca_serves_nothing() -> Result<()> {
+    let environment = shared().await?;
+    let gadgets = environment.gadgets("interrupted-wait").await?;
+    let [url, _] = gadgets.webhook();
+    let process = gadgets.spawn(environment.plane.kubeconfig(), &["conversion", "enable", &url])?;
+    interrupt_at(
+        &process,
+        "waiting for the CA",
+        "so it is not served: the command was interrupted",
+    )
+    .await?;
+    ensure_withdrawn(&gadgets).await
+}
+
+/// The webhook that is checked again is the one that serves v2, even if it is away at the moment.
+#[tokio::test]
+async fn an_interrupted_second_check_changes_nothing() -> Result<()> {
+    let environment = shared().await?;
+    let gadgets = environment.gadgets("interrupted-again").await?;
+    gadgets.enable().await?;
+    let away = format!("https://localhost:1/convert/{}", gadgets.name());
+    let patch = json!({"spec": {"conversion": {"webhook": {"clientConfig": {"url": away}}}}});
+    gadgets
+        .definitions()
+        .patch(&gadgets.name(), &PatchParams::default(), &Patch::Merge(patch))
+        .await?;
+    let before = gadgets.definition().await?["spec"].take();
+    let [_, ca] = gadgets.webhook();
+    let flags = ["conversion", "enable", &format!("--url={away}"), &ca];
+    let process = gadgets.spawn(environment.plane.kubeconfig(), &flags)?;
+    interrupt_at(
+        &process,
+        "checking v2",
+        "so it is served as before: the command was interrupted",
+    )
+    .await?;
+    ensure!(gadgets.definition().await?["spec"] == before);
+    Ok(())
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! The reasons why `portreeve conversion` or `portreeve migrate` fails.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 /// The reason why a version cannot be served or objects cannot be migrated. Each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -188,20 +188,6 @@ pub enum Error {
         #[source]
         source: Box<serde_saphyr::Error>,
     },
-    /// Nobody has set the CA of the webhook.
-    #[error(
-        "conversion.webhook.clientConfig.caBundle of {name} was not set within {limit:?}, so {version} is not served: \
-         start the daemon with --tls-ca-bundles=customresourcedefinitions/{name}, annotate the definition for \
-         cert-manager, or pass --ca-file"
-    )]
-    NoBundle {
-        /// The name of the definition.
-        name: String,
-        /// The version.
-        version: String,
-        /// The time limit.
-        limit: Duration,
-    },
     /// The conversion webhook does not work.
     #[error("{version} of {name} is unusable, so {state}: {reason}")]
     Unusable {
@@ -214,16 +200,19 @@ pub enum Error {
         /// The last failure.
         reason: String,
     },
-    /// The version could not be withdrawn, although its conversion does not work.
-    #[error("{version} of {name} is unusable ({reason}), and is still served: set served to false for {version}")]
-    StillServed {
+    /// The conversion webhook does not work, and what the command has changed could not be undone.
+    #[error(
+        "{version} of {name} is unusable ({reason}), and the command could not undo its changes: run it again with a \
+         webhook that works, or set served to false for {version}"
+    )]
+    NotUndone {
         /// The name of the definition.
         name: String,
         /// The version.
         version: String,
         /// The last failure of the conversion.
         reason: String,
-        /// Why it is still served.
+        /// Why the changes remain.
         #[source]
         source: Box<Self>,
     },

@@ -19,7 +19,7 @@ use super::{
     cluster::Cluster,
     definition::Definition,
     objects::{Pages, find},
-    progress::report,
+    progress::{Progress, report},
 };
 
 /// How many objects are named that were not written for no reason of their own.
@@ -71,7 +71,7 @@ async fn migrate(args: &Args, cluster: &Cluster) -> Result<(), Error> {
         return expressible(&definition, target, &inexpressible);
     }
 
-    if definition.storage() != target {
+    if !switch::is_recorded(&definition, target) {
         read_all(cluster, list(args.page_size), target).await?;
     }
     let written_since = Switch::new(cluster, target, args.switch_delay).complete().await?;
@@ -130,28 +130,35 @@ async fn check(cluster: &Cluster, definition: &Definition, target: &str) -> Resu
             stored: definition.stored_versions.join(", "),
         });
     }
-    let one = kube::api::ListParams::default().limit(1);
-    let api: kube::Api<kube::core::DynamicObject> =
-        kube::Api::all_with(cluster.client.clone(), &definition.resource(target));
-    match api.list_metadata(&one).await {
-        Ok(_) => Ok(()),
-        Err(source) => Err(Error::Unreadable {
-            name: name(),
-            version: version(),
-            source,
-        }),
-    }
+    readable(Pages::new(cluster, definition, target, 1).next().await)?;
+    Ok(())
 }
 
 /// Reads every object in the target version: one that cannot be converted must be found before the
 /// storage version is changed.
-async fn read_all(cluster: &Cluster, pages: Pages<'_>, target: &str) -> Result<(), Error> {
-    report(&format!("reading all objects of {} in {target}", cluster.name));
-    match find(pages, |_| false).await {
-        Ok(_) => Ok(()),
-        Err(Error::List { name, version, source }) => Err(Error::Unreadable { name, version, source }),
-        Err(error) => Err(error),
+async fn read_all(cluster: &Cluster, mut pages: Pages<'_>, target: &str) -> Result<(), Error> {
+    let mut progress = None;
+    let mut done = 0;
+    while let Some(page) = readable(pages.next().await)? {
+        if page.is_first {
+            done = 0;
+        }
+        done += page.objects.len() as u64;
+        let total = done + page.remaining;
+        let new = || Progress::new(&format!("reading all objects of {} in {target}", cluster.name), total);
+        let progress = progress.get_or_insert_with(new);
+        progress.set_total(total);
+        progress.set(done);
     }
+    Ok(())
+}
+
+/// Says of a failed list that nothing was changed.
+fn readable<T>(listed: Result<T, Error>) -> Result<T, Error> {
+    listed.map_err(|error| match error {
+        Error::List { name, version, source } => Error::Unreadable { name, version, source },
+        other => other,
+    })
 }
 
 /// Returns what the command would do.

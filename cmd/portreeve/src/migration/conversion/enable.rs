@@ -5,6 +5,7 @@
 
 use std::{fs, path::Path, time::Duration};
 
+use portreeve_client::error_chain;
 use serde_json::Value;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -32,16 +33,16 @@ pub(super) async fn enable(args: &EnableArgs, cluster: &Cluster) -> Result<(), E
             version: before.newest().to_owned(),
         });
     }
-    let version = before.newest().to_owned();
+    let version = before.newest();
     let address = (args.address.service.as_ref(), args.address.url.as_ref());
-    let wanted = |present: &Value| conversion(&cluster.name, address, ca.as_deref(), present);
-
+    // From here on, a signal is handled: it must not leave a version that does not work.
+    let interrupted = interrupted();
     let changed = cluster.change(|definition| {
-        let wanted = wanted(&definition.conversion);
+        let wanted = conversion(&cluster.name, address, ca.as_deref(), &definition.conversion);
         let mut operations = definition.convert(&wanted);
         // Withdrawn, unless objects are stored in it, which could then not be read by anybody.
-        if !operations.is_empty() && !definition.may_store(&version) {
-            operations.extend(definition.serve(&version, false));
+        if !operations.is_empty() && !definition.may_store(version) {
+            operations.extend(definition.serve(version, false));
         }
         Ok(operations)
     });
@@ -49,23 +50,24 @@ pub(super) async fn enable(args: &EnableArgs, cluster: &Cluster) -> Result<(), E
     if changed != before {
         report(&format!("set the conversion webhook of {}", cluster.name));
     }
-    // A webhook that converts nothing is of no use to anybody.
-    let was_used = before.has_webhook() && (is_served(&before, &version) || before.may_store(&version));
-    let replaced = (was_used && changed.conversion != before.conversion).then_some(&before);
-    let enabled = async {
-        wait_for_ca(cluster, &version, args.timeout).await?;
-        serve(cluster, &version, args.timeout, (sample, replaced)).await
+    let attempt = Attempt {
+        cluster,
+        version,
+        limit: args.timeout,
+        before: &before,
+        is_another_webhook: changed.conversion != before.conversion,
     };
-    if let Err(error) = enabled.await {
-        if let Some(before) = replaced {
-            restore(cluster, &version, before).await?;
-        }
-        return Err(error);
+    let result = tokio::select! {
+        result = attempt.run(sample) => result,
+        () = interrupted => Err(Failure::Interrupted),
+    };
+    match result {
+        Ok(()) => print(&format!(
+            "{version} of {} is served, and its conversion works",
+            cluster.name
+        )),
+        Err(failure) => Err(attempt.undo(failure).await),
     }
-    print(&format!(
-        "{version} of {} is served, and its conversion works",
-        cluster.name
-    ))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Error> {
@@ -94,79 +96,123 @@ fn is_served(definition: &Definition, version: &str) -> bool {
     definition.version(version).is_some_and(|version| version.is_served)
 }
 
-/// Restores the webhook that converted the objects before this command, and whether the version was
-/// served.
-async fn restore(cluster: &Cluster, version: &str, before: &Definition) -> Result<(), Error> {
-    let restored = cluster.change(|definition| {
-        let mut operations = definition.convert(&before.conversion);
-        operations.extend(definition.serve(version, is_served(before, version)));
-        Ok(operations)
-    });
-    restored.await?;
-    report(&format!("restored the former conversion webhook of {}", cluster.name));
-    Ok(())
+/// Why the version is not usable.
+enum Failure {
+    /// The last failure of a step.
+    Failed(String),
+    /// The command got a signal.
+    Interrupted,
 }
 
-/// Waits until somebody has set the CA of the webhook.
-async fn wait_for_ca(cluster: &Cluster, version: &str, limit: Duration) -> Result<(), Error> {
-    let deadline = Instant::now() + limit;
-    let mut is_reported = false;
-    while !has_ca(&cluster.read().await?.conversion) {
-        if Instant::now() >= deadline {
-            return Err(Error::NoBundle {
-                name: cluster.name.clone(),
-                version: version.to_owned(),
-                limit,
-            });
-        }
-        if !std::mem::replace(&mut is_reported, true) {
-            report("waiting for the CA of the conversion webhook");
-        }
-        sleep(INTERVAL).await;
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Failed(error_chain(&error))
     }
-    Ok(())
 }
 
-/// Serves the version and checks it. Withdraws it if it does not become usable, unless the caller
-/// restores the definition that was `replaced`.
-async fn serve(
-    cluster: &Cluster,
-    version: &str,
+/// An attempt to serve a version.
+struct Attempt<'a> {
+    cluster: &'a Cluster,
+    version: &'a str,
+    /// The time limit of each wait.
     limit: Duration,
-    (sample, replaced): (Option<Value>, Option<&Definition>),
-) -> Result<(), Error> {
-    let before = cluster.read().await?;
-    let was_served = is_served(&before, version);
-    let served = cluster.change(|definition| Ok(definition.serve(version, true)));
-    let definition = served.await?;
-    report(&format!("checking {version} of {}", cluster.name));
-    let probe = Probe::new(cluster, &definition, version, sample);
-    let Err(reason) = check(&probe, limit).await else {
-        return Ok(());
-    };
-    let unusable = |state| Error::Unusable {
-        name: cluster.name.clone(),
-        version: version.to_owned(),
-        state,
-        reason: reason.clone(),
-    };
-    if replaced.is_some() {
-        return Err(unusable("the former conversion webhook is used again"));
+    /// The definition before the command changed it.
+    before: &'a Definition,
+    /// Whether the command has set another webhook than the former one.
+    is_another_webhook: bool,
+}
+
+impl Attempt<'_> {
+    /// Serves the version and checks it.
+    async fn run(&self, sample: Option<Value>) -> Result<(), Failure> {
+        let Self { cluster, version, .. } = *self;
+        self.wait_for_ca().await?;
+        let served = cluster.change(|definition| Ok(definition.serve(version, true)));
+        let definition = served.await?;
+        report(&format!("checking {version} of {}", cluster.name));
+        let probe = Probe::new(cluster, &definition, version, sample);
+        check(&probe, self.limit).await.map_err(Failure::Failed)
     }
-    if was_served && before.may_store(version) {
-        return Err(unusable(
-            "objects that are stored in it cannot be read in other versions until its conversion works",
-        ));
+
+    /// Waits until somebody has set the CA of the webhook.
+    async fn wait_for_ca(&self) -> Result<(), Failure> {
+        let (deadline, name) = (Instant::now() + self.limit, &self.cluster.name);
+        let mut is_reported = false;
+        while !has_ca(&self.cluster.read().await?.conversion) {
+            if Instant::now() >= deadline {
+                return Err(Failure::Failed(format!(
+                    "conversion.webhook.clientConfig.caBundle was not set within {:?}: start the daemon with \
+                     --tls-ca-bundles=customresourcedefinitions/{name}, annotate the definition for cert-manager, or \
+                     pass --ca-file",
+                    self.limit
+                )));
+            }
+            if !std::mem::replace(&mut is_reported, true) {
+                report("waiting for the CA of the conversion webhook");
+            }
+            sleep(INTERVAL).await;
+        }
+        Ok(())
     }
-    let withdrawn = cluster.change(|definition| Ok(definition.serve(version, false)));
-    match withdrawn.await {
-        Ok(_) => Err(unusable("it is not served")),
-        Err(source) => Err(Error::StillServed {
-            name: cluster.name.clone(),
-            version: version.to_owned(),
-            reason: reason.clone(),
-            source: Box::new(source),
-        }),
+
+    /// Withdraws the version, or restores what worked before. Returns the error that says so.
+    async fn undo(&self, failure: Failure) -> Error {
+        let undone = match (&failure, self.was_usable()) {
+            (_, true) if self.is_another_webhook => self.restore().await,
+            (Failure::Interrupted, true) => Ok("it is served as before"),
+            _ if self.was_served() && self.before.may_store(self.version) => {
+                Ok("objects that are stored in it cannot be read in other versions until its conversion works")
+            }
+            _ => self.withdraw().await,
+        };
+        let (name, version) = (self.cluster.name.clone(), self.version.to_owned());
+        let reason = match failure {
+            Failure::Failed(reason) => reason,
+            Failure::Interrupted => "the command was interrupted".to_owned(),
+        };
+        match undone {
+            Ok(state) => Error::Unusable {
+                name,
+                version,
+                state,
+                reason,
+            },
+            Err(source) => Error::NotUndone {
+                name,
+                version,
+                reason,
+                source: Box::new(source),
+            },
+        }
+    }
+
+    fn was_served(&self) -> bool {
+        is_served(self.before, self.version)
+    }
+
+    /// Returns whether a webhook has converted objects before. One that converts nothing is of no
+    /// use to anybody.
+    fn was_usable(&self) -> bool {
+        self.before.has_webhook() && (self.was_served() || self.before.may_store(self.version))
+    }
+
+    /// Restores the former webhook, and whether the version was served.
+    async fn restore(&self) -> Result<&'static str, Error> {
+        let restored = self.cluster.change(|definition| {
+            let mut operations = definition.convert(&self.before.conversion);
+            operations.extend(definition.serve(self.version, self.was_served()));
+            Ok(operations)
+        });
+        restored.await?;
+        Ok("the former conversion webhook is used again")
+    }
+
+    async fn withdraw(&self) -> Result<&'static str, Error> {
+        let withdrawn = self
+            .cluster
+            .change(|definition| Ok(definition.serve(self.version, false)));
+        withdrawn.await?;
+        Ok("it is not served")
     }
 }
 
@@ -174,7 +220,6 @@ async fn serve(
 async fn check(probe: &Probe<'_>, limit: Duration) -> Result<(), String> {
     let deadline = Instant::now() + limit;
     let mut last = "no response".to_owned();
-    let mut interrupted = std::pin::pin!(interrupted());
     loop {
         let attempt = async {
             let result = probe.check().await;
@@ -188,20 +233,21 @@ async fn check(probe: &Probe<'_>, limit: Duration) -> Result<(), String> {
                 Ok(()) => return Ok(()),
                 Err(reason) => last = reason,
             },
-            () = &mut interrupted => return Err("the check was interrupted".to_owned()),
             () = sleep_until(deadline) => return Err(last),
         }
     }
 }
 
-/// Waits for SIGINT or SIGTERM, which must not leave a version that does not work.
-async fn interrupted() {
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+/// Waits for SIGINT or SIGTERM. From the call of this function on, they no longer end the process.
+fn interrupted() -> impl Future<Output = ()> {
+    let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
+    async {
+        let (Ok(mut interrupt), Ok(mut terminate)) = signals else {
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
     }
 }

@@ -80,6 +80,12 @@ fn record(definition: &Definition, target: &str) -> Option<SwitchRecord> {
     (record.version == target && record.generation == definition.generation).then_some(record)
 }
 
+/// Returns whether a migration to this version has switched the storage version, and nobody has
+/// changed the definition since.
+pub(super) fn is_recorded(definition: &Definition, target: &str) -> bool {
+    definition.storage() == target && record(definition, target).is_some()
+}
+
 /// Returns whether the storage version has been this one without interruption since the switch.
 pub(super) fn is_complete(definition: &Definition, target: &str) -> bool {
     definition.storage() == target && record(definition, target).is_some_and(|record| record.written_since.is_some())
@@ -220,6 +226,8 @@ mod tests {
         }
         let stale = r#"{"version":"v2","generation":3,"switchedAt":"2025-01-01T00:00:00Z","writtenSince":9}"#;
         assert_eq!(step(&recorded(&["v1", "v2"], stale)), Step::Switch);
+        assert!(is_recorded(&recorded(&["v2", "v1"], stale), "v2"));
+        assert!(!is_recorded(&definition(&["v2", "v1"], &["v2"]), "v2"));
         assert!(is_complete(&recorded(&["v2", "v1"], stale), "v2"));
         assert!(!is_complete(&recorded(&["v1", "v2"], stale), "v2"));
     }
