@@ -27,14 +27,14 @@ use crate::fixtures::{
 const NEXT_MINUTE: Duration = Duration::from_secs(90);
 
 /// A control plane with a daemon whose webhooks the apiserver can call.
-struct Upgrade {
-    plane: ControlPlane,
+pub(crate) struct Upgrade {
+    pub(crate) plane: ControlPlane,
     daemon: WebhookDaemon,
     namespace: Namespace,
 }
 
 impl Upgrade {
-    async fn start() -> Result<Self> {
+    pub(crate) async fn start() -> Result<Self> {
         let plane = ControlPlane::start().await?;
         install_definitions(&plane.client()?).await?;
         let daemon = WebhookDaemon::start(&plane, "upgrade", &["--controllers=crontab"]).await?;
@@ -46,7 +46,7 @@ impl Upgrade {
         })
     }
 
-    async fn enable(&self) -> Result<()> {
+    pub(crate) async fn enable(&self) -> Result<()> {
         let ca = self.plane.folder().join("upgrade-ca.crt");
         std::fs::write(&ca, self.plane.authority().pem())?;
         let url = format!("--url=https://localhost:{}", self.daemon.webhooks.port);
@@ -66,7 +66,7 @@ impl Upgrade {
         Api::namespaced_with(self.namespace.client().clone(), self.namespace.name(), &resource)
     }
 
-    async fn create(&self, resource: &Resource, name: &str, spec: Value) -> Result<()> {
+    pub(crate) async fn create(&self, resource: &Resource, name: &str, spec: Value) -> Result<()> {
         let object =
             json!({"apiVersion": resource.api_version(), "kind": "CronTab", "metadata": {"name": name}, "spec": spec});
         let object = serde_json::from_value(object)?;
@@ -151,7 +151,7 @@ fn pod() -> Value {
     json!({"containers": [{"name": "a", "image": "a"}]})
 }
 
-fn v1(schedule: &str) -> Value {
+pub(crate) fn v1(schedule: &str) -> Value {
     json!({"schedule": schedule, "jobTemplate": pod()})
 }
 

@@ -1,48 +1,93 @@
-//! A migration of many objects.
+//! A migration of many CronTabs to v2, which is killed, and which survives a restart of the
+//! apiserver.
 //!
-//! The full size is 10,000 objects.
+//! The full size is 10,000 CronTabs.
+
+use std::{path::Path, time::Duration};
 
 use anyhow::{Result, ensure};
-use portreeve_testing::Signal;
+use futures::{StreamExt, TryStreamExt, stream};
+use portreeve_api::{CRONTABS, CRONTABS_V2};
+use portreeve_testing::{ControlPlane, Process, Signal, eventually};
 use tokio::time::Instant;
 
 use super::is_full_size;
 use crate::{
-    fixtures::LIMIT,
-    migration::environment::{Environment, shared},
+    fixtures::{LIMIT, daemon::PROGRAM},
+    upgrade::{Upgrade, v1},
 };
 
-fn objects() -> u32 {
+/// The time limit of a migration, with a debug build.
+const MIGRATION: Duration = Duration::from_mins(10);
+
+fn objects() -> usize {
     if is_full_size() { 10_000 } else { 200 }
 }
 
-#[tokio::test]
-async fn many_objects_are_migrated_once() -> Result<()> {
-    let environment: &Environment = shared().await?;
-    let gadgets = environment.gadgets("many").await?;
-    gadgets.create_many(objects()).await?;
-    gadgets.enable().await?;
-    let flags = ["migrate", "--switch-delay=0s", "--page-size=50"];
+/// Returns the number of CronTabs that are stored in v2.
+async fn migrated(plane: &ControlPlane) -> Result<usize> {
+    let stored = plane.stored("stable.example.com/crontabs/").await?;
+    ensure!(stored.len() == objects(), "{} CronTabs", stored.len());
+    let is_migrated = |object: &&serde_json::Value| object["apiVersion"] == *CRONTABS_V2.api_version();
+    Ok(stored.iter().filter(is_migrated).count())
+}
 
-    let killed = gadgets.spawn(environment.plane.kubeconfig(), &flags)?;
-    killed.wait_for_log(LIMIT, |line| line.starts_with("storing ")).await?;
-    portreeve_testing::eventually(LIMIT, "some objects to be written", || async {
-        let (_, new) = gadgets.stored_in().await?;
-        ensure!(new > 0);
+/// Starts a migration, and waits until it has begun to write, and more than this number of CronTabs
+/// are stored in v2.
+async fn migrate(plane: &ControlPlane, name: &str, beyond: usize) -> Result<Process> {
+    let kubeconfig = format!("--kubeconfig={}", plane.kubeconfig().display());
+    let flags = ["migrate", "--switch-delay=0s", "--page-size=50", &kubeconfig];
+    let process = plane.spawn(name, Path::new(PROGRAM), &flags, &[])?;
+    process
+        .wait_for_log(MIGRATION, |line| line.starts_with("storing "))
+        .await?;
+    eventually(MIGRATION, "some CronTabs to be written", || async {
+        ensure!(migrated(plane).await? > beyond, "{}", process.log_tail());
         anyhow::Ok(())
     })
     .await?;
-    killed.signal(Signal::KILL).ok();
-    killed.wait(LIMIT).await?;
-    let (old, new) = gadgets.stored_in().await?;
+    Ok(process)
+}
+
+#[tokio::test]
+async fn many_crontabs_are_migrated_once() -> Result<()> {
+    let upgrade = Upgrade::start().await?;
+    let plane = &upgrade.plane;
+    let creates = (0..objects()).map(|number| {
+        let upgrade = &upgrade;
+        async move {
+            upgrade
+                .create(&CRONTABS, &format!("c-{number:05}"), v1("@yearly"))
+                .await
+        }
+    });
+    stream::iter(creates)
+        .buffer_unordered(16)
+        .try_collect::<Vec<()>>()
+        .await?;
+    upgrade.enable().await?;
     let began = Instant::now();
-    let printed = gadgets.succeed(&flags).await?;
-    let took = began.elapsed();
-    println!("{new} objects were stored in v2 before the kill; the other {old} took {took:?}");
-    ensure!(gadgets.stored_in().await? == (0, objects() as usize), "{printed}");
+
+    let killed = migrate(plane, "killed", 0).await?;
+    killed.signal(Signal::KILL)?;
+    killed.wait(LIMIT).await?;
+    let first = migrated(plane).await?;
+
+    let restarted = migrate(plane, "restarted", first).await?;
+    plane.apiserver().stop().await?;
+    plane.apiserver().start().await?;
+    let status = restarted.wait(MIGRATION).await?;
+    let log = restarted.log_tail();
+    ensure!(status.success(), "{status}: {log}");
+    println!(
+        "{first} of {} CronTabs were stored in v2 before the kill; all of them after {:?}: {log}",
+        objects(),
+        began.elapsed()
+    );
+    ensure!(migrated(plane).await? == objects(), "{log}");
     ensure!(
-        gadgets.versions().await? == "served v1 v2, storage v2, [\"v2\"]",
-        "{printed}"
+        log.contains(" 0 failed") && log.contains("status.storedVersions of crontabs.stable.example.com is [v2]"),
+        "{log}"
     );
     Ok(())
 }
