@@ -40,7 +40,7 @@ loom: ## test interleavings of threads in the work queue with loom; LOOM_MAX_PRE
 .PHONY: chaos
 chaos: control-plane ## run every fault alone, ROUNDS=n seeds of combined faults from SEED=n on, 200 rotations of certificates, and the tests of several replicas
 	ROUNDS=$(ROUNDS) SEED=$(SEED) $(CARGO) test --locked -p portreeve --test integration chaos:: -- --nocapture
-	ROTATIONS=200 $(CARGO) test --locked -p portreeve --test integration webhooks::rotation -- --nocapture
+	ROTATIONS=200 $(CARGO) test --locked -p portreeve --test integration certificates::replicas -- --nocapture
 	ROUNDS=$(ROUNDS) $(CARGO) test --locked -p portreeve --test ha -- --nocapture
 
 .PHONY: scale

@@ -3,6 +3,7 @@
 mod bundles;
 mod cert_manager;
 mod lost;
+mod replicas;
 mod rotation;
 pub(crate) mod webhooks;
 

@@ -3,7 +3,6 @@
 mod environment;
 mod failures;
 mod requests;
-mod rotation;
 mod shutdown;
 
 use anyhow::{Result, ensure};
