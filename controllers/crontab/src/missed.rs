@@ -2,7 +2,7 @@
 //!
 //! Architecture Invariant: pure.
 
-use std::iter;
+use std::{collections::BTreeSet, iter};
 
 use jiff::Timestamp;
 
@@ -63,7 +63,8 @@ fn last_without_job(
 ) -> Option<Timestamp> {
     let earlier = |slot: &Timestamp| timetable.latest(since, before(*slot));
     let mut times = iter::successors(timetable.latest(since, until), earlier);
-    times.find(|slot| times_with_job(input, index).all(|started| started != *slot))
+    let started: BTreeSet<_> = times_with_job(input, index).collect();
+    times.find(|slot| !started.contains(slot))
 }
 
 /// Iterates over the times of a schedule that have a Job, or had one that was replaced.

@@ -1,7 +1,7 @@
 //! A client for tests with scripted responses that records its requests. It is not a fake
 //! apiserver.
 
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use http::{Request, Response};
 use kube::{Client, client::Body};
@@ -14,6 +14,11 @@ pub(crate) type RecordedRequests = Arc<Mutex<Vec<String>>>;
 /// Returns a client that answers requests in order from `script`, and then with 200 and an empty
 /// object.
 pub(crate) fn client(script: Vec<(u16, Value)>) -> (Client, RecordedRequests) {
+    slow_client(script, Duration::ZERO)
+}
+
+/// Returns a client like [`client`] whose responses take this long.
+pub(crate) fn slow_client(script: Vec<(u16, Value)>, delay: Duration) -> (Client, RecordedRequests) {
     let asked = RecordedRequests::default();
     let seen = Arc::clone(&asked);
     let script = Arc::new(Mutex::new(script.into_iter()));
@@ -24,7 +29,11 @@ pub(crate) fn client(script: Vec<(u16, Value)>) -> (Client, RecordedRequests) {
         let answer = Response::builder()
             .status(code)
             .body(Body::from(body.to_string().into_bytes()));
-        async move { Ok::<_, Infallible>(answer.unwrap()) }
+        async move {
+            // A slow apiserver. Tests with a delay pause the time.
+            tokio::time::sleep(delay).await;
+            Ok::<_, Infallible>(answer.unwrap())
+        }
     });
     (Client::new(service, "default"), asked)
 }

@@ -5,15 +5,16 @@
 
 use std::{path::Path, time::Duration};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
 use portreeve_api::{CRONTABS, CRONTABS_V2};
 use portreeve_testing::{ControlPlane, Process, Signal, eventually};
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::is_full_size;
 use crate::{
-    fixtures::{LIMIT, daemon::PROGRAM},
+    fixtures::{LIMIT, conversion::Definition, daemon::PROGRAM},
     upgrade::{Upgrade, v1},
 };
 
@@ -28,7 +29,7 @@ fn objects() -> usize {
 async fn migrated(plane: &ControlPlane) -> Result<usize> {
     let stored = plane.stored("stable.example.com/crontabs/").await?;
     ensure!(stored.len() == objects(), "{} CronTabs", stored.len());
-    let is_migrated = |object: &&serde_json::Value| object["apiVersion"] == *CRONTABS_V2.api_version();
+    let is_migrated = |object: &&Value| object["apiVersion"] == *CRONTABS_V2.api_version();
     Ok(stored.iter().filter(is_migrated).count())
 }
 
@@ -85,6 +86,18 @@ async fn many_crontabs_are_migrated_once() -> Result<()> {
         began.elapsed()
     );
     ensure!(migrated(plane).await? == objects(), "{log}");
+    let definition = Definition::of(&plane.client()?, &CRONTABS.crd_name()).get().await?;
+    for version in definition["spec"]["versions"].as_array().context("no versions")? {
+        ensure!(version["served"] == true, "{version}");
+        ensure!(
+            version["storage"] == (version["name"] == *CRONTABS_V2.version),
+            "{version}"
+        );
+    }
+    ensure!(
+        definition["status"]["storedVersions"] == json!([CRONTABS_V2.version]),
+        "{definition}"
+    );
     ensure!(
         log.contains(" 0 failed") && log.contains("status.storedVersions of crontabs.stable.example.com is [v2]"),
         "{log}"

@@ -130,25 +130,16 @@ async fn check(cluster: &Cluster, definition: &Definition, target: &str) -> Resu
             stored: definition.stored_versions.join(", "),
         });
     }
-    readable(Pages::new(cluster, definition, target, 1).next().await)?;
-    Ok(())
+    readable(Pages::new(cluster, definition, target, 1).next().await).map(drop)
 }
 
 /// Reads every object in the target version: one that cannot be converted must be found before the
 /// storage version is changed.
 async fn read_all(cluster: &Cluster, mut pages: Pages<'_>, target: &str) -> Result<(), Error> {
-    let mut progress = None;
-    let mut done = 0;
+    let progress = Progress::new(&format!("reading all objects of {} in {target}", cluster.name), 0);
     while let Some(page) = readable(pages.next().await)? {
-        if page.is_first {
-            done = 0;
-        }
-        done += page.objects.len() as u64;
-        let total = done + page.remaining;
-        let new = || Progress::new(&format!("reading all objects of {} in {target}", cluster.name), total);
-        let progress = progress.get_or_insert_with(new);
-        progress.set_total(total);
-        progress.set(done);
+        progress.set_total(page.seen + page.remaining);
+        progress.set(page.seen);
     }
     Ok(())
 }

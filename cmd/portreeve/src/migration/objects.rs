@@ -54,6 +54,8 @@ pub(super) struct Page {
     /// Whether the list begins with it. What earlier pages contained is then outdated.
     pub(super) is_first: bool,
     pub(super) objects: Vec<ListedObject>,
+    /// The number of objects in this page and in those before, since the first one.
+    pub(super) seen: u64,
     /// The number of objects in the pages that follow.
     pub(super) remaining: u64,
     /// The version of the list.
@@ -67,6 +69,7 @@ pub(super) struct Pages<'a> {
     version: &'a str,
     parameters: ListParams,
     is_first: bool,
+    seen: u64,
     has_ended: bool,
     restarts: u32,
 }
@@ -79,6 +82,7 @@ impl<'a> Pages<'a> {
             version,
             parameters: ListParams::default().limit(size),
             is_first: true,
+            seen: 0,
             has_ended: false,
             restarts: 0,
         }
@@ -95,10 +99,12 @@ impl<'a> Pages<'a> {
                     let token = listed.metadata.continue_.filter(|token| !token.is_empty());
                     self.has_ended = token.is_none();
                     self.parameters.continue_token = token;
+                    self.seen += listed.items.len() as u64;
                     let remaining = listed.metadata.remaining_item_count.unwrap_or_default();
                     return Ok(Some(Page {
                         is_first: std::mem::take(&mut self.is_first),
                         objects: listed.items.into_iter().map(ListedObject::of).collect(),
+                        seen: self.seen,
                         remaining: u64::try_from(remaining).unwrap_or_default(),
                         resource_version: listed.metadata.resource_version.unwrap_or_default(),
                     }));
@@ -106,6 +112,7 @@ impl<'a> Pages<'a> {
                 Err(error) if is_expired(&error) && self.restarts < RESTARTS => {
                     self.restarts += 1;
                     self.is_first = true;
+                    self.seen = 0;
                     self.parameters.continue_token = None;
                 }
                 Err(source) => {
@@ -130,9 +137,8 @@ pub(super) async fn find(
     while let Some(page) = pages.next().await? {
         if page.is_first {
             found.clear();
-            count = 0;
         }
-        count += page.objects.len() as u64;
+        count = page.seen;
         found.extend(
             page.objects
                 .iter()

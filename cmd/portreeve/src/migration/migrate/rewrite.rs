@@ -93,7 +93,7 @@ impl Pass<'_> {
                 outcome.inexpressible.clear();
                 outcome.failures.clear();
             }
-            progress.set_total(done + page.objects.len() as u64 + page.remaining);
+            progress.set_total(page.seen + page.remaining);
             let mut pending = Vec::new();
             for object in page.objects {
                 if object.has_any(&newer) {

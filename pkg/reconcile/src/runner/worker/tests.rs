@@ -208,19 +208,9 @@ async fn a_rejection_is_reported_and_retried_every_30_seconds() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_internal_error_is_reported_at_once() {
     for (code, seconds, is_reported) in [(500, 30, true), (500, 5, false), (504, 30, false)] {
-        let asked = scripted::RecordedRequests::default();
-        let seen = Arc::clone(&asked);
-        let slow = tower::service_fn(move |request: http::Request<Body>| {
-            seen.lock()
-                .push(format!("{} {}", request.method(), request.uri().path()));
-            async move {
-                tokio::time::sleep(Duration::from_secs(seconds)).await;
-                let (code, body) = error_response(code, "InternalError");
-                let answer = http::Response::builder().status(code);
-                answer.body(Body::from(body.to_string().into_bytes()))
-            }
-        });
-        let fixture = fixture_with_client(Client::new(slow, "default"), asked, |_| create());
+        let script = vec![error_response(code, "InternalError")];
+        let (client, asked) = scripted::slow_client(script, Duration::from_secs(seconds));
+        let fixture = fixture_with_client(client, asked, |_| create());
         fixture.until_asked("a", 2).await;
         let report = "PATCH /api/v1/namespaces/n/pods/a/status";
         let reported = fixture.asked.lock().iter().any(|asked| asked == report);
