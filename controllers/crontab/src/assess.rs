@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use portreeve_api::ConcurrencyPolicy;
+use portreeve_informer::Projection;
 use portreeve_reconcile::Next;
 
 use crate::{
@@ -39,11 +40,11 @@ pub(crate) struct Assessment<'a> {
     pub(crate) pending_runs: Vec<PendingRun>,
     /// Whether pending runs must wait for another run to end.
     pub(crate) is_blocked: bool,
-    /// The runs of the active Jobs that pending runs replace, as far as the status does not record
-    /// them yet. Once these Jobs are deleted, nothing else records these runs, and they would start
-    /// again.
-    pub(crate) unrecorded_runs: ReplacedRuns,
-    /// The active Jobs that another Job has replaced. They exist if the process ended in between.
+    /// What a pending run replaces: the active Jobs, and their runs as far as the status does not
+    /// record them yet. Once these Jobs are deleted, nothing else records these runs, and they
+    /// would start again.
+    pub(crate) replaced_runs: ReplacedRuns,
+    /// The active Jobs that another Job has replaced. They exist if their deletion failed.
     pub(crate) replaced_jobs: Vec<&'a Arc<CachedJob>>,
     /// The finished Jobs above the history limits that may be deleted, the oldest first.
     pub(crate) jobs_over_history_limit: Vec<&'a Arc<CachedJob>>,
@@ -95,15 +96,13 @@ impl<'a> Assessment<'a> {
             .map(|(index, last_schedule)| assess_schedule(input, index, last_schedule))
             .collect();
 
-        let is_replace = desired.concurrency == ConcurrencyPolicy::Replace;
-        let active = summary.active.iter().filter(|_| is_replace);
         Self {
             input,
             spec_fault: spec_fault(input, &schedules),
             next: next_decision(&schedules),
             pending_runs: pending_runs(input, &schedules, summary.last_run_now),
             is_blocked: desired.concurrency == ConcurrencyPolicy::Forbid && !summary.active.is_empty(),
-            unrecorded_runs: ReplacedRuns::of(active.flat_map(|job| unrecorded_runs(input, job))),
+            replaced_runs: replaced_runs(input, &summary),
             replaced_jobs: replaced_jobs(input, &summary),
             jobs_over_history_limit: jobs_over_history_limit(input, &summary),
             schedules,
@@ -284,16 +283,23 @@ fn jobs_over_history_limit<'a>(input: &Input<'_>, summary: &JobSummary<'a>) -> V
     old.filter(|job| is_recorded(input, job)).collect()
 }
 
+/// Returns what a pending run replaces.
+fn replaced_runs(input: &Input<'_>, summary: &JobSummary<'_>) -> ReplacedRuns {
+    if input.desired.concurrency != ConcurrencyPolicy::Replace {
+        return ReplacedRuns::default();
+    }
+    let active = summary.active.iter();
+    let runs = active.clone().flat_map(|job| unrecorded_runs(input, job));
+    ReplacedRuns::of(runs, active.map(|job| (*job.metadata().uid).into()))
+}
+
 /// Returns the active Jobs that another Job has replaced.
 fn replaced_jobs<'a>(input: &Input<'_>, summary: &JobSummary<'a>) -> Vec<&'a Arc<CachedJob>> {
-    let replaced: Vec<_> = input.jobs.iter().filter_map(|job| job.replaced_runs()).collect();
-    if replaced.is_empty() || input.metadata.is_terminating() {
+    if input.desired.concurrency != ConcurrencyPolicy::Replace || input.metadata.is_terminating() {
         return Vec::new();
     }
-    let is_replaced = |job: &&Arc<CachedJob>| {
-        let run = job.origin(&input.metadata.name);
-        replaced.iter().any(|runs| runs.contains(&run))
-    };
+    let replaced: Vec<_> = input.jobs.iter().filter_map(|job| job.replaced_runs()).collect();
+    let is_replaced = |job: &&Arc<CachedJob>| replaced.iter().any(|runs| runs.includes_job(&job.metadata().uid));
     summary.active.iter().copied().filter(is_replaced).collect()
 }
 

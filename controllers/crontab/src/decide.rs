@@ -34,7 +34,7 @@ pub(crate) fn decide<K: ScheduleResource>(observed: &Observed<K>, now: Timestamp
 
 /// Returns the plan after the apiserver rejected `effect`. The plan reports the rejection; after a
 /// rejected create it also updates the status and deletes old Jobs, and after a rejected status it
-/// starts the runs that wait for that status.
+/// starts the runs that wait for that status, and deletes the Jobs that others have replaced.
 pub(crate) fn refused<K: ScheduleResource>(observed: &Observed<K>, effect: &Effect, why: &str, now: Timestamp) -> Plan {
     let input = observed.input(now);
     let report = |reason| Plan::of(vec![event(&input, warning(reason, why).report_once(why))]);
@@ -52,7 +52,11 @@ pub(crate) fn refused<K: ScheduleResource>(observed: &Observed<K>, effect: &Effe
         Effect::Delete { .. } => report("FailedDelete"),
         Effect::PatchStatus { .. } => {
             let mut plan = report("FailedStatusUpdate");
-            let starts = StartPlan::new(&*observed.object, &Assessment::new(&input), false);
+            let assessment = Assessment::new(&input);
+            let starts = StartPlan::new(&*observed.object, &assessment, false);
+            if starts.effects.is_empty() {
+                plan.effects.extend(status::deletions_of_replaced(&assessment));
+            }
             plan.effects.extend(starts.effects);
             plan
         }

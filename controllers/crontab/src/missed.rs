@@ -41,38 +41,41 @@ pub(crate) fn missed(
     let recorded_until = last_missed.map_or(recorded_until, |last| recorded_until.max(last));
     let last_run = last_schedule.filter(|last| *last > recorded_until);
     // Count the times without a Job before the last run, and the expired times after it.
-    let until = last_run.map(before);
-    let skipped = until.map_or(0, |until| {
-        let started = times_with_job(input, index).filter(|slot| recorded_until < *slot && *slot <= until);
+    let unrecorded = last_run.map(|last| (before(last), times_with_job(input, index)));
+    let skipped = unrecorded.as_ref().map_or(0, |(until, started)| {
+        let started = started.iter().filter(|slot| recorded_until < **slot && *slot <= until);
         let started = u32::try_from(started.count()).unwrap_or(u32::MAX);
-        timetable.count(recorded_until, until).saturating_sub(started)
+        timetable.count(recorded_until, *until).saturating_sub(started)
     });
     let since = last_run.unwrap_or(recorded_until);
     let expired = times.expired.filter(|expired| *expired > since);
     let count = skipped + expired.map_or(0, |expired| timetable.count(since, expired));
-    let last = expired.or_else(|| last_without_job(input, (index, timetable), recorded_until, until?));
+    let last = expired.or_else(|| {
+        let (until, started) = unrecorded.as_ref()?;
+        last_without_job(timetable, started, recorded_until, *until)
+    });
     (count > 0).then_some(Missed { count, last: last? })
 }
 
 /// Returns the latest scheduled time after `since` and up to `until` that has no Job.
 fn last_without_job(
-    input: &Input<'_>,
-    (index, timetable): (usize, &Timetable),
+    timetable: &Timetable,
+    started: &BTreeSet<Timestamp>,
     since: Timestamp,
     until: Timestamp,
 ) -> Option<Timestamp> {
     let earlier = |slot: &Timestamp| timetable.latest(since, before(*slot));
     let mut times = iter::successors(timetable.latest(since, until), earlier);
-    let started: BTreeSet<_> = times_with_job(input, index).collect();
     times.find(|slot| !started.contains(slot))
 }
 
-/// Iterates over the times of a schedule that have a Job, or had one that was replaced.
-fn times_with_job(input: &Input<'_>, index: usize) -> impl Iterator<Item = Timestamp> {
+/// Returns the times of a schedule that have a Job, or had one that was replaced.
+fn times_with_job(input: &Input<'_>, index: usize) -> BTreeSet<Timestamp> {
     let runs = input.jobs.iter().flat_map(|job| job.runs(&input.metadata.name));
     let schedule = &input.desired.schedules[index].name;
-    runs.filter_map(move |origin| match origin {
+    let times = runs.filter_map(|origin| match origin {
         Origin::Scheduled(name, slot) if *name == **schedule => Some(slot),
         _ => None,
-    })
+    });
+    times.collect()
 }

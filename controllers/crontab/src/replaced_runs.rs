@@ -1,5 +1,6 @@
 //! The runs that a Job replaced although no status recorded them. Their Jobs are deleted, so an
-//! annotation of the Job that replaced them is their record until a status can be written.
+//! annotation of the Job that replaced them is their record until a status can be written. It also
+//! lists these Jobs, so that they are deleted even if the process ends first.
 //!
 //! Architecture Invariant: pure.
 
@@ -13,25 +14,32 @@ use serde_json::json;
 
 use crate::origin::Origin;
 
-/// The number of scheduled times that a Job records, the latest ones. Earlier ones are counted as
-/// missed.
+/// The number of scheduled times that a Job records. Each schedule has the same share of it, and
+/// its latest times are kept. Earlier ones are counted as missed.
 const MOST_TIMES: usize = 1_000;
 
-/// The runs that a Job replaced: the value of its annotation.
+/// What a Job replaced: the value of its annotation.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct ReplacedRuns {
-    /// The scheduled times, by the name of their schedule.
+    /// The scheduled times that no status recorded, by the name of their schedule.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     scheduled: BTreeMap<Box<str>, BTreeSet<Timestamp>>,
-    /// The last value of the run-now annotation.
+    /// The last value of the run-now annotation, if no status recorded it.
     #[serde(skip_serializing_if = "Option::is_none")]
     run_now: Option<Box<str>>,
+    /// The UIDs of the Jobs that were active. They are deleted afterwards.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    jobs: BTreeSet<Box<str>>,
 }
 
 impl ReplacedRuns {
-    /// Collects these runs, in the order in which they started.
-    pub(crate) fn of(runs: impl Iterator<Item = Origin>) -> Self {
-        let mut replaced = Self::default();
+    /// Collects these runs, in the order in which they started, and the UIDs of the Jobs to delete.
+    pub(crate) fn of(runs: impl Iterator<Item = Origin>, jobs: impl Iterator<Item = Box<str>>) -> Self {
+        let mut replaced = Self {
+            jobs: jobs.collect(),
+            ..Self::default()
+        };
         for run in runs {
             match run {
                 Origin::Scheduled(schedule, slot) => _ = replaced.scheduled.entry(schedule).or_default().insert(slot),
@@ -44,34 +52,27 @@ impl ReplacedRuns {
     }
 
     fn keep_the_latest(&mut self, count: usize) {
-        let mut times: Vec<_> = self.scheduled.values().flatten().copied().collect();
-        if let Some(excess) = times.len().checked_sub(count + 1) {
-            times.sort_unstable();
-            let earliest_kept = times[excess + 1];
-            for slots in self.scheduled.values_mut() {
-                slots.retain(|slot| *slot >= earliest_kept);
+        let share = (count / self.scheduled.len().max(1)).max(1);
+        for slots in self.scheduled.values_mut() {
+            while slots.len() > share {
+                slots.pop_first();
             }
         }
     }
 
-    /// Writes these runs into the annotation of the Job that replaces them.
+    /// Writes this into the annotation of the Job that replaces the others.
     pub(crate) fn annotate(&self, job: &mut Object) {
         job.body["metadata"]["annotations"][REPLACED_RUNS] = json!(self).to_string().into();
     }
 
+    /// Returns whether all runs have another record.
     pub(crate) fn is_empty(&self) -> bool {
         self.scheduled.is_empty() && self.run_now.is_none()
     }
 
-    pub(crate) fn contains(&self, run: &Origin) -> bool {
-        match run {
-            Origin::Scheduled(schedule, slot) => {
-                let slots = self.scheduled.get(schedule);
-                slots.is_some_and(|slots| slots.contains(slot))
-            }
-            Origin::RunNow(value) => self.run_now.as_ref() == Some(value),
-            Origin::Manual | Origin::Unknown => false,
-        }
+    /// Returns whether the Job of this UID is to be deleted.
+    pub(crate) fn includes_job(&self, uid: &str) -> bool {
+        self.jobs.contains(uid)
     }
 
     /// Iterates over the runs, the times of a schedule in their order.

@@ -2,6 +2,8 @@
 //!
 //! Architecture Invariant: pure.
 
+use std::sync::Arc;
+
 use portreeve_api::ConcurrencyPolicy;
 use portreeve_reconcile::{Effect, Object};
 
@@ -9,8 +11,9 @@ use crate::{
     assess::{Assessment, PendingRun},
     effects::{deletion, event, normal, require_absent, warning},
     input::Fault,
-    job::Run,
+    job::{CachedJob, Run},
     schedule_resource::ScheduleResource,
+    status::deletions_of_replaced,
 };
 
 /// The effects that start runs, and why a pending run cannot start.
@@ -33,8 +36,8 @@ impl StartPlan {
             }
         }
         let input = assessment.input;
-        let unrecorded = &assessment.unrecorded_runs;
-        let waits_for_status = is_status_writable && !unrecorded.is_empty();
+        let replaced = &assessment.replaced_runs;
+        let waits_for_status = is_status_writable && !replaced.is_empty();
         // The status of a new schedule must record the format of its Jobs' names first.
         if assessment.is_blocked || waits_for_status || input.is_new {
             jobs.clear();
@@ -45,18 +48,26 @@ impl StartPlan {
             jobs.truncate(1);
             effects.extend(require_absent(input, &assessment.summary.missing));
             if input.desired.concurrency == ConcurrencyPolicy::Replace {
-                deletions.extend(assessment.summary.active.iter().flat_map(|job| deletion(input, job)));
+                // The Jobs that were replaced before are deleted first, so that at most two are
+                // active.
+                effects.extend(deletions_of_replaced(assessment));
+                let is_left = |job: &&&Arc<CachedJob>| {
+                    let mut earlier = assessment.replaced_jobs.iter();
+                    !earlier.any(|earlier| Arc::ptr_eq(earlier, job))
+                };
+                let active = assessment.summary.active.iter().filter(is_left);
+                deletions.extend(active.flat_map(|job| deletion(input, job)));
             }
         }
-        if !unrecorded.is_empty() {
+        if !replaced.is_empty() {
             for (_, job) in &mut jobs {
-                unrecorded.annotate(job);
+                replaced.annotate(job);
             }
         }
         let starts = jobs
             .into_iter()
             .flat_map(|(pending, job)| start::<K>(assessment, pending, job));
-        if unrecorded.is_empty() {
+        if replaced.is_empty() {
             effects.extend(deletions.into_iter().chain(starts));
         } else {
             // There must be a record of the replaced runs at any time.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use portreeve_api::{ConcurrencyPolicy, DEFAULT_SCHEDULE, RUN_NOW};
+use portreeve_api::{ConcurrencyPolicy, DEFAULT_SCHEDULE, JobReference, RUN_NOW};
 use portreeve_informer::Projection;
 use portreeve_reconcile::Effect;
 
@@ -25,9 +25,7 @@ pub(crate) fn effects<K: ScheduleResource>(
 ) -> Vec<Effect> {
     let input = assessment.input;
     let fault = assessment.spec_fault.as_ref().or(start_fault);
-    // This does not depend on the status, which may not be writable.
-    let replaced = assessment.replaced_jobs.iter();
-    let mut effects: Vec<_> = replaced.flat_map(|job| deletion(input, job)).collect();
+    let mut effects = Vec::new();
     if let Some(status) = object.status(assessment, fault) {
         effects.extend(require_absent(input, &assessment.summary.missing));
         effects.push(Effect::PatchStatus {
@@ -38,9 +36,16 @@ pub(crate) fn effects<K: ScheduleResource>(
         effects.extend(missed_run_effects(assessment));
     }
     effects.extend(one_time_events(object, assessment, fault));
+    effects.extend(deletions_of_replaced(assessment));
     let old_jobs = assessment.jobs_over_history_limit.iter();
     effects.extend(old_jobs.flat_map(|job| deletion(input, job)));
     effects
+}
+
+/// Returns the effects that delete the Jobs that others have replaced.
+pub(crate) fn deletions_of_replaced(assessment: &Assessment<'_>) -> impl Iterator<Item = Effect> {
+    let replaced = assessment.replaced_jobs.iter();
+    replaced.flat_map(|job| deletion(assessment.input, job))
 }
 
 /// Returns events for Jobs that finished or went missing since the status was written, and for a
@@ -64,8 +69,13 @@ fn transition_events(assessment: &Assessment<'_>) -> Vec<Effect> {
         recorded.all(|old| *old.uid != *job.metadata().uid)
     };
     let is_replaced = input.desired.concurrency == ConcurrencyPolicy::Replace && summary.active.iter().any(is_new);
+    let is_listed = |missing: &&&JobReference| {
+        let mut replaced = input.jobs.iter().filter_map(|job| job.replaced_runs());
+        replaced.any(|runs| runs.includes_job(&missing.uid))
+    };
     if !is_replaced {
-        events.extend(summary.missing.iter().map(|job| {
+        let missing = summary.missing.iter().filter(|missing| !is_listed(missing));
+        events.extend(missing.map(|job| {
             let message = format!("Active job went missing: {}", job.name);
             event(input, normal("MissingJob", message))
         }));

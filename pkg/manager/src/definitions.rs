@@ -119,7 +119,7 @@ async fn install_one(
                     Applied::Done => written = Some(Instant::now()),
                     Applied::Refused(error) => return Err(Error::Write(error)),
                     Applied::Stale(error) => warn_again(&definition, &error),
-                    Applied::Failed { error, after } => {
+                    Applied::Failed { error, after, .. } => {
                         warn_again(&definition, &error);
                         pause = pause.max(after);
                     }

@@ -6,6 +6,7 @@ use kube::{Client, core::response::StatusCause};
 use portreeve_api::Metadata;
 use portreeve_client::{ApiErrorKind, is_object_not_found, is_unavailable, retry_after};
 use serde::{Deserialize, de::IgnoredAny};
+use tokio::time::Instant;
 
 use crate::{Clock, ControllerMetrics, Effect, Events, FenceMonitor, Plan, request};
 
@@ -41,6 +42,8 @@ pub enum Applied {
         error: EffectError,
         /// The `Retry-After` delay that the apiserver requested.
         after: Duration,
+        /// How long the effect took.
+        took: Duration,
     },
     /// An effect was rejected, which needs manual intervention.
     Refused(EffectError),
@@ -67,12 +70,12 @@ impl Applier {
         self.run_counted(plan, step, &mut Written::default()).await
     }
 
-    /// Like [`Applier::run_with_progress`], for a plan that reports a failure. It is best effort,
-    /// because the report itself may fail. Returns what it wrote.
-    pub(crate) async fn report(&self, plan: &Plan, step: impl Fn() + Sync) -> Written {
+    /// Like [`Applier::run_with_progress`], but also returns what it wrote, for a plan that reports
+    /// a failure.
+    pub(crate) async fn report(&self, plan: &Plan, step: impl Fn() + Sync) -> (Applied, Written) {
         let mut written = Written::default();
-        self.run_counted(plan, step, &mut written).await;
-        written
+        let applied = self.run_counted(plan, step, &mut written).await;
+        (applied, written)
     }
 
     async fn run_counted(&self, plan: &Plan, step: impl Fn() + Sync, written: &mut Written) -> Applied {
@@ -80,9 +83,13 @@ impl Applier {
             return Applied::Done;
         }
         for effect in &plan.effects {
+            let started = Instant::now();
             let ended = self.perform(effect, written).await;
             step();
-            if let Some(ended) = ended {
+            if let Some(mut ended) = ended {
+                if let Applied::Failed { took, .. } = &mut ended {
+                    *took = started.elapsed();
+                }
                 return ended;
             }
         }
@@ -173,6 +180,7 @@ fn no_object(effect: &Effect) -> Applied {
     Applied::Failed {
         error: EffectError::of(effect, NoObject),
         after: Duration::ZERO,
+        took: Duration::ZERO,
     }
 }
 
@@ -230,9 +238,11 @@ fn classify_error(effect: &Effect, error: kube::Error) -> Option<Applied> {
         // A 404 that does not name the object comes from a proxy, or from a resource that is
         // temporarily not served.
         (ApiErrorKind::Fenced | ApiErrorKind::Transient, _)
-        | (ApiErrorKind::NotFound, Effect::Delete { .. } | Effect::RequireAbsent { .. }) => {
-            Some(Applied::Failed { error, after })
-        }
+        | (ApiErrorKind::NotFound, Effect::Delete { .. } | Effect::RequireAbsent { .. }) => Some(Applied::Failed {
+            error,
+            after,
+            took: Duration::ZERO,
+        }),
         (ApiErrorKind::NotFound | ApiErrorKind::AlreadyExists | ApiErrorKind::Conflict | ApiErrorKind::Expired, _) => {
             Some(Applied::Stale(error))
         }

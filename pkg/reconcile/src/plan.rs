@@ -114,6 +114,13 @@ pub enum Effect {
     },
 }
 
+impl Effect {
+    /// Returns whether this is an event that each process sends once per subject.
+    pub fn is_one_time_event(&self) -> bool {
+        matches!(self, Self::Event(_, content) if content.report_once.is_some())
+    }
+}
+
 /// A whole manifest.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Object {

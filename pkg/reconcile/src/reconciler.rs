@@ -20,7 +20,10 @@ pub trait Reconciler: Send + Sync + 'static {
 
     /// Decides how to report an effect that the apiserver rejected or that keeps failing, usually
     /// by a condition and an event. The plan may also contain effects that do not depend on the
-    /// failed one.
+    /// failed one. What it observes may be newer than what the failed plan was based on.
+    ///
+    /// If the report is rejected in turn, this decides on that, too, and only the events that each
+    /// process sends once are sent.
     ///
     /// Pure. Like `decide`, it must return an empty plan once the failure has been reported. The
     /// worker retries the failed plan in any case.

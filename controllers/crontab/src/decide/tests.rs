@@ -123,7 +123,7 @@ fn every_write_except_create_has_preconditions() {
 #[test]
 fn rejection_is_reported_once_and_cleared_when_it_ends() {
     let mut simulation = due(idle::<CachedCronTab>());
-    simulation.rejection = Some(("create", "quota exceeded"));
+    simulation.rejections = vec![("create", "quota exceeded")];
     simulation.converge();
     assert_eq!(simulation.reasons(), ["FailedCreate"]);
     let ready = |simulation: &Simulation<CachedCronTab>| simulation.object["status"]["conditions"][1].clone();
@@ -141,7 +141,7 @@ fn rejection_is_reported_once_and_cleared_when_it_ends() {
         ["FailedCreate"],
         "the status records the rejection"
     );
-    simulation.rejection = None;
+    simulation.rejections.clear();
     simulation.converge();
     assert_eq!(simulation.reasons(), ["FailedCreate", "SuccessfulCreate"]);
     assert_eq!(ready(&simulation)["status"], "True");
@@ -153,14 +153,14 @@ fn rejection_of_one_write_does_not_block_the_others() {
     let mut simulation = due(with_recorded(idle::<CachedCronJob>(), "concurrencyPolicy", "Replace"));
     simulation.converge();
     simulation.set_clock("11:00");
-    simulation.rejection = Some(("delete", "not allowed"));
+    simulation.rejections = vec![("delete", "not allowed")];
     simulation.converge();
     assert_eq!(simulation.reasons(), ["SuccessfulCreate", "FailedDelete"]);
     assert!(
         !simulation.jobs.contains_key(&CachedCronJob::slot("11:00")),
         "the Job that is to be replaced still exists"
     );
-    simulation.rejection = Some(("create", "quota exceeded"));
+    simulation.rejections = vec![("create", "quota exceeded")];
     simulation.set("successfulJobsHistoryLimit", 0);
     simulation.converge();
     assert_eq!(
@@ -168,7 +168,7 @@ fn rejection_of_one_write_does_not_block_the_others() {
         [CachedCronJob::slot("10:00"), CachedCronJob::slot("09:00")],
         "a full quota does not prevent the deletion of old Jobs"
     );
-    simulation.rejection = None;
+    simulation.rejections.clear();
     simulation.converge();
     assert_eq!(simulation.active(), [CachedCronJob::slot("11:00")]);
 }
@@ -176,12 +176,12 @@ fn rejection_of_one_write_does_not_block_the_others() {
 #[test]
 fn rejected_first_status_is_reported_and_delays_the_first_run() {
     let mut simulation = Simulation::<CachedCronTab>::new("0 * * * *", "08:30");
-    simulation.rejection = Some(("patch status", "not allowed"));
+    simulation.rejections = vec![("patch status", "not allowed")];
     simulation.set_clock("09:00");
     simulation.converge();
     assert_eq!(simulation.reasons(), ["FailedStatusUpdate"]);
     assert!(simulation.record.created.is_empty());
-    simulation.rejection = None;
+    simulation.rejections.clear();
     simulation.converge();
     assert_eq!(simulation.reasons(), ["FailedStatusUpdate", "SuccessfulCreate"]);
 }
@@ -204,7 +204,7 @@ fn requested_run_that_is_replaced_before_it_starts_is_not_run() {
 fn absence_of_an_active_job_from_the_cache_is_verified() {
     for policy in ["Forbid", "Replace"] {
         let mut simulation = with_recorded(idle::<CachedCronTab>(), "concurrencyPolicy", policy);
-        simulation.rejection = Some(("check that", "no"));
+        simulation.rejections = vec![("check that", "no")];
         simulation.set_clock("10:00");
         simulation.converge();
         simulation.remove_job(&CachedCronTab::slot("10:00"));

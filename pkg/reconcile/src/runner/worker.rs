@@ -110,7 +110,6 @@ impl<R: Reconciler> Worker<R> {
             self.log_plan(key, &plan.to_string());
         }
         // A plan with many effects is slow on a slow apiserver, so each effect reports progress.
-        let started = Instant::now();
         let applied = self.applier.run_with_progress(&plan, || work.report_progress()).await;
         if !matches!(applied, Applied::Done) {
             self.keep_the_time(key, plan.next);
@@ -130,15 +129,14 @@ impl<R: Reconciler> Worker<R> {
                 tracing::debug!(err = error_chain(&error), "retrying after a stale cache");
                 (Outcome::Retry, ReconcileResult::Requeue)
             }
-            Applied::Failed { error, after } => {
+            Applied::Failed { error, after, took } => {
                 let why = error_chain(&error);
                 self.log_failure(Level::WARN, key, &why, "retrying failed plan");
                 // During an outage, the report would fail too, and cost a token of the retry
                 // budget.
-                let is_slow = error.is_internal() && started.elapsed() >= FAILED_TOO_SLOWLY;
+                let is_slow = error.is_internal() && took >= FAILED_TOO_SLOWLY;
                 if (failures >= FAILED_TOO_OFTEN || is_slow) && !self.outage.is_outage() {
-                    let report = self.reconciler.refused(&observed, &error.effect, &why, now);
-                    self.report(work, &report).await;
+                    self.report(work, &error.effect, &why).await;
                 }
                 let outcome = if after.is_zero() && error.is_unavailable() {
                     Outcome::RetryUnavailable(self.outage.min_wait())
@@ -150,16 +148,46 @@ impl<R: Reconciler> Worker<R> {
             Applied::Refused(error) => {
                 let why = error_chain(&error);
                 self.note_rejection(key, &why);
-                let report = self.reconciler.refused(&observed, &error.effect, &why, now);
-                self.report(work, &report).await;
+                self.report(work, &error.effect, &why).await;
                 (Outcome::Retry, ReconcileResult::Error)
             }
         }
     }
 
+    /// Reports a failed effect as the reconciler decides. The failed plan is retried in any case,
+    /// so a failure of the report is only logged, and a rejection is also sent as an event.
+    async fn report(&self, work: &Work<ObjectKey>, effect: &Effect, why: &str) {
+        let key = work.key();
+        let Some(report) = self.decide_report(key, effect, why) else {
+            return;
+        };
+        match self.run_report(work, &report).await {
+            Applied::Done => {}
+            Applied::Stale(error) => tracing::debug!(err = error_chain(&error), "the report of a failure is stale"),
+            Applied::Failed { error, .. } => {
+                self.log_failure(Level::WARN, key, &error_chain(&error), "failed to report a failure");
+            }
+            Applied::Refused(error) => {
+                let why = error_chain(&error);
+                self.note_rejection(key, &why);
+                if let Some(mut report) = self.decide_report(key, &error.effect, &why) {
+                    report.effects.retain(Effect::is_one_time_event);
+                    self.run_report(work, &report).await;
+                }
+            }
+        }
+    }
+
+    /// Returns the plan that reports a failed effect. The effect may have taken long, so the plan
+    /// is based on the current state. Returns `None` if the object is gone.
+    fn decide_report(&self, key: &ObjectKey, effect: &Effect, why: &str) -> Option<Plan> {
+        let observed = self.reconciler.observe(key)?;
+        Some(self.reconciler.refused(&observed, effect, why, self.clock.now()))
+    }
+
     /// Runs a plan that reports a failure. The watch event of its status patch runs the key again
     /// only after the backoff.
-    async fn report(&self, work: &Work<ObjectKey>, report: &Plan) {
+    async fn run_report(&self, work: &Work<ObjectKey>, report: &Plan) -> Applied {
         let key = work.key();
         let target = report.effects.iter().find_map(|effect| match effect {
             Effect::PatchStatus { target, .. } if target.key == *key => Some(target),
@@ -168,11 +196,12 @@ impl<R: Reconciler> Worker<R> {
         if let Some(target) = target {
             self.own_writes.begin(key, &target.uid);
         }
-        let written = self.applier.report(report, || work.report_progress()).await;
+        let (applied, written) = self.applier.report(report, || work.report_progress()).await;
         work.charge(written.writes);
         if let Some(lane) = self.own_writes.end(key, written.status_version.as_deref()) {
             self.queue.add(key.clone(), lane);
         }
+        applied
     }
 
     /// Queues the key at the plan's next time. A failed plan is retried with backoff, which must

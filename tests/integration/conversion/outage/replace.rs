@@ -63,12 +63,12 @@ async fn runs_replace_each_other_in_the_middle_of_a_migration() -> Result<()> {
     let first = converting.due;
     converting.advance();
     let (_, replaced) = wait_for_the_last_job(&namespace, first).await?;
-    ensure!(replaced == json!({"scheduled": {"default": [first]}}), "{replaced}");
+    ensure!(replaced["scheduled"] == json!({"default": [first]}), "{replaced}");
     let second = converting.due;
     converting.advance();
     let (job, replaced) = wait_for_the_last_job(&namespace, second).await?;
-    let expected = json!({"scheduled": {"default": [first, second], "second": [first]}});
-    ensure!(replaced == expected, "{replaced}");
+    let expected = json!({"default": [first, second], "second": [first]});
+    ensure!(replaced["scheduled"] == expected, "{replaced}");
 
     // Another process has only the Job and the former status. It repeats nothing and counts nothing
     // as missed.
@@ -106,7 +106,7 @@ async fn runs_replace_each_other_while_the_conversion_hangs() -> Result<()> {
     let first = converting.due;
     converting.advance();
     let (_, replaced) = wait_for_the_last_job(&namespace, first).await?;
-    ensure!(replaced == json!({"scheduled": {"default": [first]}}), "{replaced}");
+    ensure!(replaced["scheduled"] == json!({"default": [first]}), "{replaced}");
     let check = format!("conversion/{}", CRONTABS.crd_name());
     let reason = converting
         .daemon

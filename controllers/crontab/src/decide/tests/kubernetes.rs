@@ -208,7 +208,8 @@ impl<'a> Input<'a> {
         if self.has("exists") {
             add_job(&mut simulation, moment("10:00"));
         }
-        simulation.rejection = self.has("reject").then_some(("check that", "request is invalid"));
+        let rejected = self.has("reject").then_some(("check that", "request is invalid"));
+        simulation.rejections = rejected.into_iter().collect();
         simulation.is_namespace_terminating = self.has("terminating");
         simulation
     }

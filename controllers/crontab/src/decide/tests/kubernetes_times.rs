@@ -145,7 +145,7 @@ fn finished_jobs_are_cleaned_up_as_in_kubernetes() {
         1,
         &[("started-minute-ago", "09:59"), ("started-hour-ago", "08:59")],
     );
-    at_quota.rejection = Some(("create", "quota for # of jobs reached"));
+    at_quota.rejections = vec![("create", "quota for # of jobs reached")];
     at_quota.converge();
     assert_eq!(at_quota.record.deleted, ["started-hour-ago"]);
     let mut within_limit = finished("09:59", 2, &[("started-hour-ago", "08:59")]);

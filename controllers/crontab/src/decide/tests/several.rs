@@ -221,7 +221,7 @@ fn a_run_of_one_schedule_that_replaced_another_records_it() {
     let annotations = &jobs[0]["metadata"]["annotations"];
     assert_eq!(
         annotations["stable.example.com/replaced-runs"],
-        r#"{"scheduled":{"default":["2026-03-10T09:00:00Z"]}}"#
+        r#"{"jobs":["a-a299e94a-t29552220"],"scheduled":{"default":["2026-03-10T09:00:00Z"]}}"#
     );
 
     // Another process finds only the second Job.

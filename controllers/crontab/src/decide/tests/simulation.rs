@@ -38,9 +38,9 @@ pub(super) struct Simulation<K> {
     job_sets: Vec<Arc<Jobs>>,
     process: Process,
     pub(super) record: Record,
-    /// How the text of a rejected effect starts (`create`, `delete`, `check that` or
-    /// `patch status`), and the apiserver's message.
-    pub(super) rejection: Option<(&'static str, &'static str)>,
+    /// How the texts of rejected effects start (`create`, `delete`, `check that` or
+    /// `patch status`), and the apiserver's messages.
+    pub(super) rejections: Vec<(&'static str, &'static str)>,
     pub(super) is_namespace_terminating: bool,
     /// Whether the process runs an earlier version, which does not know the format of Jobs' names.
     pub(super) is_earlier_version: bool,
@@ -105,7 +105,7 @@ impl<K> Clone for Simulation<K> {
             job_sets: self.job_sets.clone(),
             process: self.process.clone(),
             record: self.record.clone(),
-            rejection: self.rejection,
+            rejections: self.rejections.clone(),
             is_namespace_terminating: self.is_namespace_terminating,
             is_earlier_version: self.is_earlier_version,
             is_earlier_definition: self.is_earlier_definition,
@@ -140,7 +140,7 @@ impl<K: Sample> Simulation<K> {
             job_sets: vec![Arc::default(), Arc::default()],
             process: Process::default(),
             record: Record::default(),
-            rejection: None,
+            rejections: Vec::new(),
             is_namespace_terminating: false,
             is_earlier_version: false,
             is_earlier_definition: false,

@@ -1,6 +1,8 @@
 //! Runs that replace each other while no status can be written, for example because the conversion
 //! webhook is away.
 
+use std::{collections::BTreeMap, iter};
+
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
@@ -19,7 +21,7 @@ const ANNOTATION: &str = "stable.example.com/replaced-runs";
 /// Returns a schedule with the policy Replace, at 09:30, whose status cannot be written any more.
 fn unwritable<K: Sample>() -> Simulation<K> {
     let mut simulation = with_recorded(idle(), "concurrencyPolicy", "Replace");
-    simulation.rejection = Some(REJECTION);
+    simulation.rejections = vec![REJECTION];
     simulation
 }
 
@@ -49,14 +51,14 @@ fn runs_replace_each_other_and_are_recorded_later() {
         }
         assert_eq!(simulation.active(), names[2..]);
         let runs = json!({"scheduled": {"default": ["2026-03-10T10:00:00Z", "2026-03-10T11:00:00Z"]}});
-        assert_eq!(replaced(&simulation, &names[2]), runs);
+        assert_eq!(replaced(&simulation, &names[2])["scheduled"], runs["scheduled"]);
         assert_eq!(
             simulation.recorded_jobs(),
             [K::slot("09:00")],
             "the status is the earlier one"
         );
 
-        simulation.rejection = None;
+        simulation.rejections.clear();
         simulation.restart();
         pass(&mut simulation, &["12:30"]);
         assert_eq!(simulation.object["status"]["lastScheduleTime"], "2026-03-10T12:00:00Z");
@@ -79,7 +81,7 @@ fn runs_replace_each_other_and_are_recorded_later() {
 fn a_status_that_is_rejected_for_a_moment_is_waited_for() {
     let mut simulation = unwritable::<CachedCronTab>();
     pass(&mut simulation, &["10:00"]);
-    simulation.rejection = None;
+    simulation.rejections.clear();
     pass(&mut simulation, &["11:00"]);
     assert_eq!(simulation.active(), [CachedCronTab::slot("11:00")]);
     assert_eq!(replaced(&simulation, &CachedCronTab::slot("11:00")), Value::Null);
@@ -118,7 +120,7 @@ fn an_interrupted_replacement_is_completed() {
                     simulation.restart();
                 }
                 if is_writable {
-                    simulation.rejection = None;
+                    simulation.rejections.clear();
                 }
                 let case = format!("{change}: after {done} of {report:?}, {is_writable}, {is_standby}");
                 simulation.converge();
@@ -127,12 +129,13 @@ fn an_interrupted_replacement_is_completed() {
                 simulation.set_clock("11:59");
                 simulation.restart();
                 simulation.converge();
-                simulation.rejection = None;
+                simulation.rejections.clear();
                 pass(&mut simulation, &["12:30"]);
                 let created = &simulation.record.created;
                 assert!(created.values().all(|times| *times == 1), "{case}: {created:?}");
                 assert_eq!(simulation.active().len(), 1, "{case}");
                 assert_eq!(simulation.record.missed, 0, "{case}");
+                assert!(!simulation.reasons().contains(&"MissingJob"), "{case}");
                 let status = &simulation.object["status"];
                 let expected = ["1", "2"][usize::from(is_request)];
                 assert_eq!(status["lastRunNow"], expected, "{case}");
@@ -163,7 +166,7 @@ fn an_annotation_of_somebody_else_is_ignored() {
     }
     pass(&mut simulation, &["11:00"]);
     assert_eq!(simulation.active(), [CachedCronJob::slot("11:00")]);
-    simulation.rejection = None;
+    simulation.rejections.clear();
     pass(&mut simulation, &["12:00"]);
     let second = CachedCronJob::slot("12:00");
     assert_eq!(simulation.active(), [&*second]);
@@ -175,23 +178,112 @@ fn an_annotation_of_somebody_else_is_ignored() {
     assert_eq!(simulation.last_schedule_time(), Some(simulation.clock));
 }
 
+/// The process ends before it deletes a Job whose run needs no record: it was requested by an
+/// earlier value.
 #[test]
-fn the_latest_times_are_kept() {
-    let job = |minutes: usize| {
-        let slots: Vec<_> = (0..minutes)
-            .map(|minute| at("10:00") + SignedDuration::from_mins(minute.try_into().expect("a small number")))
-            .collect();
-        let runs = json!({"scheduled": {"default": slots}}).to_string();
-        let job = json!({"metadata": {"name": "j", "annotations": {ANNOTATION: runs}}});
-        serde_json::from_str::<CachedJob>(&job.to_string()).expect("the JSON is a Job")
+fn a_job_is_replaced_even_if_its_run_needs_no_record() {
+    let mut simulation = unwritable::<CachedCronTab>();
+    pass(&mut simulation, &["10:00"]);
+    simulation.run_now("1");
+    simulation.converge();
+    let requested = simulation.active();
+    simulation.run_now("2");
+    simulation.rejections.push(("delete", "not allowed"));
+    simulation.converge();
+    assert_eq!(simulation.active().len(), 2, "the deletion was rejected");
+    simulation.rejections.pop();
+    simulation.restart();
+    simulation.converge();
+    assert_eq!(simulation.record.deleted.last(), requested.last());
+    assert_eq!(simulation.active().len(), 1);
+}
+
+#[test]
+fn a_job_that_cannot_be_deleted_is_replaced_once_and_does_not_keep_the_status_from_being_written() {
+    let mut simulation = unwritable::<CachedCronTab>();
+    pass(&mut simulation, &["10:00"]);
+    let refused = ("delete", "not allowed");
+    simulation.rejections.push(refused);
+    pass(&mut simulation, &["11:00", "12:00", "13:00"]);
+    let two = ["10:00", "11:00"].map(CachedCronTab::slot);
+    assert_eq!(simulation.active(), two, "further runs wait");
+    assert!(
+        simulation.reasons().contains(&"FailedDelete"),
+        "{:?}",
+        simulation.reasons()
+    );
+    simulation.rejections = vec![refused];
+    simulation.converge();
+    assert_eq!(simulation.last_schedule_time(), Some(at("11:00")));
+    simulation.rejections.clear();
+    simulation.converge();
+    assert_eq!(simulation.active(), [CachedCronTab::slot("13:00")]);
+}
+
+#[test]
+fn a_rejected_job_is_reported_while_no_status_can_be_written() {
+    let mut simulation = unwritable::<CachedCronTab>();
+    pass(&mut simulation, &["10:00"]);
+    simulation.rejections.push(("create", "quota exceeded"));
+    pass(&mut simulation, &["11:00"]);
+    assert_eq!(
+        simulation.active(),
+        [CachedCronTab::slot("10:00")],
+        "it runs until it can be replaced"
+    );
+    let reports = simulation.reasons().into_iter();
+    assert_eq!(
+        reports
+            .filter(|reason| reason.starts_with("Failed"))
+            .collect::<Vec<_>>(),
+        ["FailedStatusUpdate", "FailedCreate"]
+    );
+}
+
+/// A Job that another one lists still exists when the status counts the missed runs.
+#[test]
+fn a_run_with_two_records_hides_no_missed_run() {
+    let mut simulation = unwritable::<CachedCronTab>();
+    pass(&mut simulation, &["10:00"]);
+    simulation.rejections.push(("delete", "not allowed"));
+    pass(&mut simulation, &["13:00"]);
+    simulation.rejections.remove(0);
+    simulation.converge();
+    assert_eq!(simulation.last_schedule_time(), Some(at("13:00")));
+    assert_eq!(simulation.record.missed, 2);
+    assert_eq!(simulation.object["status"]["lastMissedTime"], "2026-03-10T12:00:00Z");
+}
+
+#[test]
+fn the_latest_times_of_each_schedule_are_kept() {
+    let minutes = |count: usize| {
+        let minutes = (0..count).map(|minute| SignedDuration::from_mins(minute.try_into().expect("a small number")));
+        minutes.map(|minute| at("10:00") + minute).collect::<Vec<_>>()
     };
-    for (before, after) in [(0, 0), (999, 999), (1_000, 1_000), (1_001, 1_000), (1_500, 1_000)] {
-        let replaced = ReplacedRuns::of(job(before).runs("a"));
-        assert_eq!(replaced.iter().count(), after, "of {before}");
-        let last = at("10:00") + SignedDuration::from_mins(i64::try_from(before).expect("a small number") - 1);
-        assert_eq!(
-            replaced.contains(&Origin::Scheduled("default".into(), last)),
-            before > 0
-        );
+    let kept = |scheduled: Value| {
+        let runs = json!({"scheduled": scheduled}).to_string();
+        let job = json!({"metadata": {"name": "j", "annotations": {ANNOTATION: runs}}});
+        let job: CachedJob = serde_json::from_str(&job.to_string()).expect("the JSON is a Job");
+        let mut kept = BTreeMap::<_, Vec<_>>::new();
+        for run in ReplacedRuns::of(job.runs("a"), iter::empty()).iter() {
+            if let Origin::Scheduled(schedule, slot) = run {
+                kept.entry(schedule.to_string()).or_default().push(slot);
+            }
+        }
+        json!(kept)
+    };
+    for (count, first) in [(0, 0), (999, 0), (1_000, 0), (1_001, 1), (1_500, 500)] {
+        let slots = &minutes(count)[first..];
+        let expected = if count == 0 {
+            json!({})
+        } else {
+            json!({"default": slots})
+        };
+        assert_eq!(kept(json!({"default": minutes(count)})), expected, "of {count}");
     }
+    let (often, rarely) = (minutes(1_500), [at("09:00")]);
+    assert_eq!(
+        kept(json!({"often": often, "rarely": rarely})),
+        json!({"often": often[1_000..], "rarely": rarely})
+    );
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    Effect, Events, Object, Plan, Target,
+    Effect, EventContent, EventWriter, Events, Object, Plan, Shutdown, Target,
     scripted::{self, error_response},
 };
 
@@ -36,14 +36,19 @@ impl Reconciler for Scripted {
     fn observe(&self, key: &ObjectKey) -> Option<u32> {
         let mut times = self.0.lock();
         *times += 1;
-        (&*key.name != "gone").then_some(*times)
+        let is_there = match &*key.name {
+            "gone" => false,
+            "vanishing" => *times == 1,
+            _ => true,
+        };
+        is_there.then_some(*times)
     }
 
     fn decide(&self, times: &u32, _now: Timestamp) -> Plan {
         (self.1)(*times)
     }
 
-    fn refused(&self, _: &u32, _: &Effect, why: &str, _now: Timestamp) -> Plan {
+    fn refused(&self, _: &u32, effect: &Effect, why: &str, _now: Timestamp) -> Plan {
         let target = Target {
             resource: PODS,
             key: ObjectKey::namespaced("n", "a"),
@@ -51,7 +56,16 @@ impl Reconciler for Scripted {
             version: "1".into(),
         };
         let status = json!({ "why": why });
-        Plan::of(vec![Effect::PatchStatus { target, status }])
+        let event = |content| Effect::Event(target.clone(), content);
+        let report = EventContent::warning("Failed", "Sync", effect.to_string());
+        Plan::of(vec![
+            event(report.clone().report_once(effect.to_string())),
+            Effect::PatchStatus {
+                target: target.clone(),
+                status,
+            },
+            event(report),
+        ])
     }
 }
 
@@ -59,6 +73,7 @@ struct Fixture {
     worker: Arc<Worker<Scripted>>,
     asked: scripted::RecordedRequests,
     registry: Registry,
+    event_writer: EventWriter,
 }
 
 fn fixture(script: Vec<(u16, serde_json::Value)>, decide: fn(u32) -> Plan) -> Fixture {
@@ -68,7 +83,7 @@ fn fixture(script: Vec<(u16, serde_json::Value)>, decide: fn(u32) -> Plan) -> Fi
 
 fn fixture_with_client(client: Client, asked: scripted::RecordedRequests, decide: fn(u32) -> Plan) -> Fixture {
     let registry = Registry::new();
-    let (events, _) = Events::channel(client.clone(), "replica", &registry).unwrap();
+    let (events, event_writer) = Events::channel(client.clone(), "replica", &registry).unwrap();
     let worker = Worker {
         name: "test-controller",
         reconciler: Arc::new(Scripted(Mutex::new(0), decide)),
@@ -92,6 +107,7 @@ fn fixture_with_client(client: Client, asked: scripted::RecordedRequests, decide
         worker: Arc::new(worker),
         asked,
         registry,
+        event_writer,
     }
 }
 
@@ -187,10 +203,11 @@ async fn a_stale_plan_is_decided_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_rejection_is_reported_and_retried_every_30_seconds() {
-    let rejections = vec![error_response(403, "Forbidden"); 80];
-    let fixture = fixture(rejections, |_| create());
+    let rejected_and_reported = [error_response(403, "Forbidden"), (200, json!({}))];
+    let fixture = fixture(vec![rejected_and_reported; 40].concat(), |_| create());
     let started = Instant::now();
-    fixture.until_asked("a", 20).await;
+    // Each reconcile observes once for its plan and once for the report.
+    fixture.until_asked("a", 39).await;
     // The backoff starts at 5 ms; the delays add up to 41 s before it reaches its limit of 30 s.
     // Jitter shortens each by up to a half. Without the limit, the test would take 20 to 45
     // minutes.
@@ -202,6 +219,27 @@ async fn a_rejection_is_reported_and_retried_every_30_seconds() {
         fixture.asked.lock().iter().any(|asked| asked == said),
         "the rejection must be reported"
     );
+}
+
+/// The report contains an event that is sent once, a patch and another event.
+#[tokio::test(start_paused = true)]
+async fn a_rejected_report_is_an_event() {
+    let fixture = fixture(vec![error_response(403, "Forbidden"); 20], |_| create());
+    fixture.until_asked("a", 9).await;
+    assert!(fixture.count("controller_runtime_terminal_reconcile_errors_total") >= 6.0);
+    let stop = Shutdown::new();
+    stop.request();
+    fixture.event_writer.run(stop).await;
+    let asked = fixture.asked.lock();
+    let events = asked.iter().filter(|asked| asked.ends_with("/events")).count();
+    assert_eq!(events, 2, "one for the plan and one for the report");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_failure_of_an_object_that_is_gone_is_not_reported() {
+    let fixture = fixture(vec![error_response(403, "Forbidden")], |_| create());
+    fixture.until_asked("vanishing", 3).await;
+    assert_eq!(*fixture.asked.lock(), ["POST /api/v1/namespaces/n/pods"]);
 }
 
 /// The apiserver waits for webhooks for up to 30 s, and then answers with the status 500.

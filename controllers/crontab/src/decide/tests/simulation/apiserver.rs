@@ -11,9 +11,8 @@ use crate::decide::tests::samples::Sample;
 impl<K: Sample> Simulation<K> {
     /// Carries out an effect, or rejects it.
     pub(super) fn perform(&mut self, effect: &Effect) -> Outcome {
-        if let Some((verb, why)) = self.rejection
-            && effect.to_string().starts_with(verb)
-        {
+        let text = effect.to_string();
+        if let Some((_, why)) = self.rejections.iter().find(|(verb, _)| text.starts_with(verb)) {
             return Outcome::Rejected(Box::new(effect.clone()), why);
         }
         match effect {

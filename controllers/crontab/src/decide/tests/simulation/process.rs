@@ -128,7 +128,11 @@ impl<K: Sample> Simulation<K> {
     pub(in crate::decide::tests) fn reconcile(&mut self) -> Outcome {
         let outcome = self.carry_out(&self.plan().effects);
         let report = self.report(&outcome);
-        self.carry_out(&report.effects);
+        let reported = self.carry_out(&report.effects);
+        // If the report is rejected as well, the worker sends the events about that.
+        let mut events = self.report(&reported).effects;
+        events.retain(Effect::is_one_time_event);
+        self.carry_out(&events);
         outcome
     }
 
