@@ -5,4 +5,5 @@ mod conversion;
 pub(crate) mod environment;
 mod faults;
 mod installed;
+mod interrupted;
 mod steps;

@@ -2,7 +2,6 @@
 
 use anyhow::{Result, ensure};
 use kube::api::{Patch, PatchParams};
-use portreeve_testing::{Process, Signal, eventually};
 use serde_json::json;
 
 use super::environment::{Gadgets, shared};
@@ -17,7 +16,7 @@ fn enable(flags: &[String]) -> Vec<&str> {
         .collect()
 }
 
-async fn ensure_withdrawn(gadgets: &Gadgets<'_>) -> Result<()> {
+pub(super) async fn ensure_withdrawn(gadgets: &Gadgets<'_>) -> Result<()> {
     let versions = gadgets.versions().await?;
     ensure!(versions == "served v1, storage v1, [\"v1\"]", "{versions}");
     // Nothing is converted, so v1 works as before.
@@ -104,79 +103,6 @@ async fn a_conversion_that_loses_data_withdraws_v2() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_interrupted_check_withdraws_v2() -> Result<()> {
-    let environment = shared().await?;
-    let gadgets = environment.gadgets("interrupted").await?;
-    let [_, ca] = gadgets.webhook();
-    let flags = ["conversion", "enable", "--url=https://localhost:1", &ca];
-    let process = gadgets.spawn(environment.plane.kubeconfig(), &flags)?;
-    eventually(LIMIT, "v2 to be served for the check", || async {
-        let versions = gadgets.versions().await?;
-        ensure!(versions.starts_with("served v1 v2,"), "{versions}");
-        anyhow::Ok(())
-    })
-    .await?;
-    interrupt_at(
-        &process,
-        "checking v2",
-        "so it is not served: the command was interrupted",
-    )
-    .await?;
-    ensure_withdrawn(&gadgets).await
-}
-
-/// Interrupts a command after this line, and checks its error.
-async fn interrupt_at(process: &Process, line: &str, error: &str) -> Result<()> {
-    process.wait_for_log(LIMIT, |logged| logged.contains(line)).await?;
-    process.signal(Signal::INT)?;
-    let status = process.wait(LIMIT).await?;
-    let log = process.log_tail();
-    ensure!(status.code() == Some(1) && log.contains(error), "{status}{log}");
-    Ok(())
-}
-
-#[tokio::test]
-async fn an_interrupted_wait_for_the_ca_serves_nothing() -> Result<()> {
-    let environment = shared().await?;
-    let gadgets = environment.gadgets("interrupted-wait").await?;
-    let [url, _] = gadgets.webhook();
-    let process = gadgets.spawn(environment.plane.kubeconfig(), &["conversion", "enable", &url])?;
-    interrupt_at(
-        &process,
-        "waiting for the CA",
-        "so it is not served: the command was interrupted",
-    )
-    .await?;
-    ensure_withdrawn(&gadgets).await
-}
-
-/// The webhook that is checked again is the one that serves v2, even if it is away at the moment.
-#[tokio::test]
-async fn an_interrupted_second_check_changes_nothing() -> Result<()> {
-    let environment = shared().await?;
-    let gadgets = environment.gadgets("interrupted-again").await?;
-    gadgets.enable().await?;
-    let away = format!("https://localhost:1/convert/{}", gadgets.name());
-    let patch = json!({"spec": {"conversion": {"webhook": {"clientConfig": {"url": away}}}}});
-    gadgets
-        .definitions()
-        .patch(&gadgets.name(), &PatchParams::default(), &Patch::Merge(patch))
-        .await?;
-    let before = gadgets.definition().await?["spec"].take();
-    let [_, ca] = gadgets.webhook();
-    let flags = ["conversion", "enable", &format!("--url={away}"), &ca];
-    let process = gadgets.spawn(environment.plane.kubeconfig(), &flags)?;
-    interrupt_at(
-        &process,
-        "checking v2",
-        "so it is served as before: the command was interrupted",
-    )
-    .await?;
-    ensure!(gadgets.definition().await?["spec"] == before);
-    Ok(())
-}
-
-#[tokio::test]
 async fn a_ca_that_nobody_sets_is_reported() -> Result<()> {
     let gadgets = shared().await?.gadgets("no-ca").await?;
     let [url, _] = gadgets.webhook();
@@ -190,6 +116,27 @@ async fn a_ca_that_nobody_sets_is_reported() -> Result<()> {
         .await?;
     ensure!(error.contains("no certificate in /dev/null"), "{error}");
     Ok(())
+}
+
+/// Without a CA, the apiserver trusts the roots of its system. A public CA may have signed the
+/// certificate of a webhook that is in use, so it is checked at once.
+#[tokio::test]
+async fn a_webhook_in_use_needs_no_ca() -> Result<()> {
+    let gadgets = shared().await?.gadgets("public-ca").await?;
+    gadgets.enable().await?;
+    let removed = json!([{"op": "remove", "path": "/spec/conversion/webhook/clientConfig/caBundle"}]);
+    let removed = Patch::<()>::Json(serde_json::from_value(removed)?);
+    gadgets
+        .definitions()
+        .patch(&gadgets.name(), &PatchParams::default(), &removed)
+        .await?;
+    let [url, _] = gadgets.webhook();
+    let (_, error) = gadgets.fail(&["conversion", "enable", &url, "--timeout=5s"]).await?;
+    ensure!(
+        error.contains("certificate") && !error.contains("caBundle was not set"),
+        "{error}"
+    );
+    ensure_withdrawn(&gadgets).await
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@
 mod disable;
 mod enable;
 mod probe;
+mod signals;
 mod webhook;
 
 use std::{path::PathBuf, time::Duration};

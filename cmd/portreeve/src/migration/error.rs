@@ -188,8 +188,8 @@ pub enum Error {
         #[source]
         source: Box<serde_saphyr::Error>,
     },
-    /// The conversion webhook does not work.
-    #[error("{version} of {name} is unusable, so {state}: {reason}")]
+    /// The conversion webhook does not work, or the command was interrupted.
+    #[error("failed to enable {version} of {name}, so {state}: {reason}")]
     Unusable {
         /// The name of the definition.
         name: String,
@@ -200,9 +200,9 @@ pub enum Error {
         /// The last failure.
         reason: String,
     },
-    /// The conversion webhook does not work, and what the command has changed could not be undone.
+    /// The version was not enabled, and what the command has changed could not be undone.
     #[error(
-        "{version} of {name} is unusable ({reason}), and the command could not undo its changes: run it again with a \
+        "failed to enable {version} of {name} ({reason}), and the command could not undo its changes: run it again with a \
          webhook that works, or set served to false for {version}"
     )]
     NotUndone {
@@ -215,6 +215,17 @@ pub enum Error {
         /// Why the changes remain.
         #[source]
         source: Box<Self>,
+    },
+    /// The command got a second signal before it had undone its changes.
+    #[error(
+        "the command was interrupted twice, and {version} of {name} may be served although its conversion does not \
+         work: run it again, or set served to false for {version}"
+    )]
+    Stopped {
+        /// The name of the definition.
+        name: String,
+        /// The version.
+        version: String,
     },
     /// Objects are stored in the version that is about to be withdrawn.
     #[error(

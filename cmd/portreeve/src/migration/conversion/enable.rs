@@ -7,15 +7,13 @@ use std::{fs, path::Path, time::Duration};
 
 use portreeve_client::error_chain;
 use serde_json::Value;
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    time::{Instant, sleep, sleep_until},
-};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{
     super::{Error, cluster::Cluster, definition::Definition, migrate::print, progress::report},
     EnableArgs,
     probe::Probe,
+    signals::Signals,
     webhook::{conversion, has_ca},
 };
 
@@ -35,8 +33,12 @@ pub(super) async fn enable(args: &EnableArgs, cluster: &Cluster) -> Result<(), E
     }
     let version = before.newest();
     let address = (args.address.service.as_ref(), args.address.url.as_ref());
-    // From here on, a signal is handled: it must not leave a version that does not work.
-    let interrupted = interrupted();
+    let stopped = || Error::Stopped {
+        name: cluster.name.clone(),
+        version: version.to_owned(),
+    };
+    // A signal must not leave a version that does not work.
+    let mut signals = Signals::new();
     let changed = cluster.change(|definition| {
         let wanted = conversion(&cluster.name, address, ca.as_deref(), &definition.conversion);
         let mut operations = definition.convert(&wanted);
@@ -46,7 +48,7 @@ pub(super) async fn enable(args: &EnableArgs, cluster: &Cluster) -> Result<(), E
         }
         Ok(operations)
     });
-    let changed = changed.await?;
+    let changed = signals.until_second(changed).await.ok_or_else(stopped)??;
     if changed != before {
         report(&format!("set the conversion webhook of {}", cluster.name));
     }
@@ -57,16 +59,18 @@ pub(super) async fn enable(args: &EnableArgs, cluster: &Cluster) -> Result<(), E
         before: &before,
         is_another_webhook: changed.conversion != before.conversion,
     };
-    let result = tokio::select! {
-        result = attempt.run(sample) => result,
-        () = interrupted => Err(Failure::Interrupted),
-    };
-    match result {
+    match attempt.run(sample, &mut signals).await {
         Ok(()) => print(&format!(
             "{version} of {} is served, and its conversion works",
             cluster.name
         )),
-        Err(failure) => Err(attempt.undo(failure).await),
+        Err(failure) => {
+            if signals.is_interrupted() {
+                report("interrupted: undoing the changes; interrupt the command again to stop at once");
+            }
+            let undone = signals.until_second(attempt.undo(failure)).await;
+            Err(undone.unwrap_or_else(stopped))
+        }
     }
 }
 
@@ -100,7 +104,7 @@ fn is_served(definition: &Definition, version: &str) -> bool {
 enum Failure {
     /// The last failure of a step.
     Failed(String),
-    /// The command got a signal.
+    /// The command got SIGINT or SIGTERM.
     Interrupted,
 }
 
@@ -124,14 +128,20 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     /// Serves the version and checks it.
-    async fn run(&self, sample: Option<Value>) -> Result<(), Failure> {
+    async fn run(&self, sample: Option<Value>, signals: &mut Signals) -> Result<(), Failure> {
         let Self { cluster, version, .. } = *self;
-        self.wait_for_ca().await?;
+        let is_interrupted = || Failure::Interrupted;
+        // A webhook that is in use may have a certificate of a public CA.
+        if self.is_another_webhook || !self.was_usable() {
+            let ca = signals.until_first(self.wait_for_ca()).await;
+            ca.ok_or_else(is_interrupted)??;
+        }
         let served = cluster.change(|definition| Ok(definition.serve(version, true)));
-        let definition = served.await?;
+        let definition = signals.until_second(served).await.ok_or_else(is_interrupted)??;
         report(&format!("checking {version} of {}", cluster.name));
         let probe = Probe::new(cluster, &definition, version, sample);
-        check(&probe, self.limit).await.map_err(Failure::Failed)
+        let checked = signals.until_first(check(&probe, self.limit)).await;
+        checked.ok_or_else(is_interrupted)?.map_err(Failure::Failed)
     }
 
     /// Waits until somebody has set the CA of the webhook.
@@ -159,7 +169,7 @@ impl Attempt<'_> {
     async fn undo(&self, failure: Failure) -> Error {
         let undone = match (&failure, self.was_usable()) {
             (_, true) if self.is_another_webhook => self.restore().await,
-            (Failure::Interrupted, true) => Ok("it is served as before"),
+            (Failure::Interrupted, true) if self.was_served() => Ok("it is served as before"),
             _ if self.was_served() && self.before.may_store(self.version) => {
                 Ok("objects that are stored in it cannot be read in other versions until its conversion works")
             }
@@ -234,20 +244,6 @@ async fn check(probe: &Probe<'_>, limit: Duration) -> Result<(), String> {
                 Err(reason) => last = reason,
             },
             () = sleep_until(deadline) => return Err(last),
-        }
-    }
-}
-
-/// Waits for SIGINT or SIGTERM. From the call of this function on, they no longer end the process.
-fn interrupted() -> impl Future<Output = ()> {
-    let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
-    async {
-        let (Ok(mut interrupt), Ok(mut terminate)) = signals else {
-            return std::future::pending().await;
-        };
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
         }
     }
 }

@@ -1,0 +1,64 @@
+//! SIGINT and SIGTERM of a command that must not stop between two changes.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Counts SIGINT and SIGTERM. As long as it exists, they do not end the process.
+pub(super) struct Signals {
+    /// `None` if the operating system does not report signals; they end the process then.
+    streams: Option<(Signal, Signal)>,
+    received: u32,
+}
+
+impl Signals {
+    pub(super) fn new() -> Self {
+        let streams = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
+        let (Ok(interrupt), Ok(terminate)) = streams else {
+            return Self {
+                streams: None,
+                received: 0,
+            };
+        };
+        Self {
+            streams: Some((interrupt, terminate)),
+            received: 0,
+        }
+    }
+
+    /// Returns whether a signal was received during one of the calls below.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.received > 0
+    }
+
+    /// Runs a step that the first signal ends. Returns `None` then.
+    pub(super) async fn until_first<T>(&mut self, step: impl Future<Output = T>) -> Option<T> {
+        self.until(1, step).await
+    }
+
+    /// Runs a step that only the second signal ends, because a request that was sent has an effect.
+    /// Returns `None` then.
+    pub(super) async fn until_second<T>(&mut self, step: impl Future<Output = T>) -> Option<T> {
+        self.until(2, step).await
+    }
+
+    async fn until<T>(&mut self, count: u32, step: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.received(count) => None,
+            result = step => Some(result),
+        }
+    }
+
+    /// Waits until this many signals were received in all.
+    async fn received(&mut self, count: u32) {
+        while self.received < count {
+            let Some((interrupt, terminate)) = &mut self.streams else {
+                return std::future::pending().await;
+            };
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            self.received += 1;
+        }
+    }
+}
