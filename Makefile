@@ -27,7 +27,7 @@ run: servers ## start a control plane, the daemon with every controller and the 
 .PHONY: test
 # Tests mostly wait for servers, so more of them run than there are cores. The servers are
 # short-lived Go programs, so they need little garbage collection.
-test: export RUST_TEST_THREADS ?= 6
+test: export RUST_TEST_THREADS ?= 10
 test: export GOGC ?= off
 test: export GOMEMLIMIT ?= 1GiB
 test: control-plane manifest-tools prometheus cainjector former-version image-binary loom ## run every test of the workspace, on real servers
