@@ -127,13 +127,14 @@ fn assess_schedule(input: &Input<'_>, index: usize, last_schedule: Option<Timest
     let due = times.and_then(|times| times.due);
     let scheduled_since = scheduled_since(recorded, times, last_schedule);
     let recorded_until = earliest_time(input, index, recorded.last_schedule, scheduled_since);
+    let last_until = earliest_time(input, index, last_schedule, scheduled_since);
     AssessedSchedule {
         missed: timetable
             .zip(times)
             .and_then(|(timetable, times)| missed(input, (index, timetable), times, recorded_until, last_schedule)),
         too_many_missed: due
             .and(timetable)
-            .is_some_and(|timetable| timetable.count_startable(recorded_until, input.now) > TOO_MANY_MISSED),
+            .is_some_and(|timetable| timetable.count_startable(last_until, input.now) > TOO_MANY_MISSED),
         times,
         last_schedule,
         scheduled_since,
@@ -305,7 +306,7 @@ fn replaced_jobs<'a>(input: &Input<'_>, summary: &JobSummary<'a>) -> Vec<&'a Arc
 
 /// Returns whether the status records the runs that this Job proves. Until then the Job is the only
 /// proof.
-fn is_recorded(input: &Input<'_>, job: &CachedJob) -> bool {
+pub(crate) fn is_recorded(input: &Input<'_>, job: &CachedJob) -> bool {
     unrecorded_runs(input, job).next().is_none()
 }
 

@@ -165,6 +165,10 @@ impl ScheduleResource for CachedCronJob {
         }
     }
 
+    fn unrecorded_schedules(&self) -> Vec<Arc<str>> {
+        Vec::new()
+    }
+
     fn is_unrecorded(&self) -> bool {
         false
     }

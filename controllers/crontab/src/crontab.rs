@@ -62,14 +62,11 @@ impl CachedCronTab {
             return RecordedSchedule::default();
         };
         let recorded = status.schedules.iter().find(|schedule| schedule.name == name);
-        let observed = recorded.and_then(|recorded| recorded.observed_schedule.as_deref());
-        // Adding a spec to an existing object changes the schedule, too.
-        let is_changed = self.spec.is_some() && observed != Some(fields);
         let ready = conditions::find_status_condition(&status.conditions, "Ready");
         RecordedSchedule {
             last_schedule: recorded.and_then(|recorded| recorded.last_schedule_time),
             last_missed: recorded.and_then(|recorded| recorded.last_missed_time),
-            scheduled_since: if is_changed {
+            scheduled_since: if self.is_changed(name, fields) {
                 Timestamp::from_second(rescheduled.as_second()).ok()
             } else {
                 recorded.and_then(|recorded| recorded.scheduled_since)
@@ -77,6 +74,15 @@ impl CachedCronTab {
             was_suspended: ready.is_some_and(|ready| ready.reason == SUSPENDED)
                 || recorded.is_some_and(|recorded| recorded.suspended),
         }
+    }
+
+    /// Returns whether the status was written for other fields of a schedule, or without it.
+    fn is_changed(&self, name: &str, fields: &str) -> bool {
+        let Some(status) = &self.status else { return false };
+        let recorded = status.schedules.iter().find(|schedule| schedule.name == name);
+        let observed = recorded.and_then(|recorded| recorded.observed_schedule.as_deref());
+        // Adding a spec to an existing object changes the schedule, too.
+        self.spec.is_some() && observed != Some(fields)
     }
 
     /// Returns the new status of a schedule.
@@ -241,6 +247,12 @@ impl ScheduleResource for CachedCronTab {
             last_run_now: current.last_run_now.as_deref(),
             last_reported: ready.map(|ready| (&*ready.reason, &*ready.message)),
         }
+    }
+
+    fn unrecorded_schedules(&self) -> Vec<Arc<str>> {
+        let schedules = self.schedule_fields().into_iter();
+        let changed = schedules.filter(|(name, fields)| self.is_changed(name, fields));
+        changed.map(|(name, _)| name).collect()
     }
 
     fn is_unrecorded(&self) -> bool {

@@ -22,7 +22,7 @@ use crate::{
 pub(crate) fn decide<K: ScheduleResource>(observed: &Observed<K>, now: Timestamp) -> Plan {
     let input = observed.input(now);
     let assessment = Assessment::new(&input);
-    let starts = StartPlan::new(&*observed.object, &assessment, true);
+    let starts = StartPlan::new(&*observed.object, &assessment, !observed.runs.is_status_refused);
     let effects = if starts.effects.is_empty() {
         status::effects(&*observed.object, &assessment, starts.fault.as_ref())
     } else {
@@ -49,7 +49,16 @@ pub(crate) fn refused<K: ScheduleResource>(observed: &Observed<K>, effect: &Effe
             ))
         }
         // Send an event but set no condition: the next decision finds no fault and would reset it.
-        Effect::Delete { .. } => report("FailedDelete"),
+        Effect::Delete { .. } => {
+            let mut plan = report("FailedDelete");
+            if observed.runs.is_status_refused {
+                // The deletion may precede a run that did not wait for the status.
+                let assessment = Assessment::new(&input);
+                plan.effects
+                    .extend(status::effects(&*observed.object, &assessment, None));
+            }
+            plan
+        }
         Effect::PatchStatus { .. } => {
             let mut plan = report("FailedStatusUpdate");
             let assessment = Assessment::new(&input);

@@ -119,6 +119,8 @@ pub(crate) struct ObservedRuns {
     pub(crate) schedules: Vec<ObservedSchedule>,
     /// The last value of the run-now annotation for which a Job was observed.
     pub(crate) last_run_now: Option<Box<str>>,
+    /// Whether the last status could not be written, and the object has not changed since.
+    pub(crate) is_status_refused: bool,
 }
 
 /// Facts about one schedule that this process observed.
@@ -127,6 +129,9 @@ pub(crate) struct ObservedSchedule {
     pub(crate) name: Arc<str>,
     /// When the schedule last changed.
     pub(crate) rescheduled: Option<Timestamp>,
+    /// When a change was found that this process has not seen, and that no status records. Another
+    /// process may have recorded it since.
+    pub(crate) found_changed: Option<Timestamp>,
     /// The latest scheduled time for which a Job was observed.
     pub(crate) last_schedule: Option<Timestamp>,
 }
@@ -143,6 +148,12 @@ impl ObservedRuns {
         self.schedule(name)?.rescheduled
     }
 
+    /// Returns since when a schedule applies that no status records.
+    pub(crate) fn unrecorded_since(&self, name: &str) -> Option<Timestamp> {
+        let schedule = self.schedule(name)?;
+        schedule.rescheduled.max(schedule.found_changed)
+    }
+
     /// Returns the latest scheduled time of a schedule for which a Job was observed.
     pub(crate) fn last_schedule(&self, name: &str) -> Option<Timestamp> {
         self.schedule(name)?.last_schedule
@@ -155,6 +166,7 @@ impl ObservedRuns {
             self.schedules.push(ObservedSchedule {
                 name: name.into(),
                 rescheduled: None,
+                found_changed: None,
                 last_schedule: None,
             });
             self.schedules.len() - 1

@@ -266,6 +266,10 @@ impl<K: ScheduleResource> Reconciler for CronReconciler<K> {
     }
 
     fn refused(&self, observed: &Observed<K>, effect: &Effect, why: &str, now: Timestamp) -> Plan {
+        if let Effect::PatchStatus { target, .. } = effect {
+            // Later runs start at once, without waiting for another attempt to write the status.
+            self.run_tracker.observe_refused_status(&target.uid);
+        }
         decide::refused(observed, effect, why, now)
     }
 }

@@ -45,7 +45,7 @@ pub(crate) fn missed(
     let skipped = unrecorded.as_ref().map_or(0, |(until, started)| {
         let started = started.iter().filter(|slot| recorded_until < **slot && *slot <= until);
         let started = u32::try_from(started.count()).unwrap_or(u32::MAX);
-        timetable.count(recorded_until, *until).saturating_sub(started)
+        timetable.count_without(started, recorded_until, *until)
     });
     let since = last_run.unwrap_or(recorded_until);
     let expired = times.expired.filter(|expired| *expired > since);

@@ -7,7 +7,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use jiff::Timestamp;
@@ -32,11 +32,20 @@ impl ObservedRuns {
         }
     }
 
+    /// Records that a change of these schedules was found.
+    pub(crate) fn record_found_changed(&mut self, names: &[Arc<str>], now: Timestamp) {
+        for name in names {
+            self.schedule_mut(name).found_changed = Some(now);
+        }
+    }
+
     /// Moves a change of the schedule that was observed in the future to `now`. The clock was ahead
     /// at the change and has been set back, and the schedule would start no run until that time.
     pub(crate) fn limit_rescheduled(&mut self, now: Timestamp) {
         for schedule in &mut self.schedules {
-            schedule.rescheduled = schedule.rescheduled.map(|time| time.min(now));
+            for changed in [&mut schedule.rescheduled, &mut schedule.found_changed] {
+                *changed = changed.map(|time| time.min(now));
+            }
         }
     }
 }
@@ -49,27 +58,54 @@ impl ObservedRuns {
 pub(crate) struct RunTracker(Arc<Mutex<HashMap<Arc<str>, ObservedRuns>>>);
 
 impl RunTracker {
-    /// Records that a schedule changed, or removes its entry when it is deleted. A change that a
-    /// relist reports is ignored: the time of the change is unknown, and the current time could
-    /// skip a due run.
+    /// Records that a schedule changed, or removes its entry when it is deleted. If the process has
+    /// not seen the change, its time is unknown. The current time could skip a due run, so it is
+    /// used only while no status records the schedule.
     pub(crate) fn observe_schedule<K: ScheduleResource>(&self, delta: &Delta<K>, now: Timestamp) {
         match &delta.change {
-            Change::Added(_) => {}
-            Change::Updated { old, new } => {
-                let rescheduled = rescheduled(&**old, &**new);
-                if delta.cause != Cause::Relisted && !rescheduled.is_empty() {
+            Change::Added(new) => {
+                let unrecorded = new.unrecorded_schedules();
+                if !unrecorded.is_empty() {
                     self.change(&new.metadata().uid, |observed_runs| {
-                        for name in &rescheduled {
-                            observed_runs.schedule_mut(name).rescheduled = Some(now);
-                        }
+                        observed_runs.record_found_changed(&unrecorded, now);
                     });
                 }
             }
+            Change::Updated { old, new } => self.observe_update(&**old, &**new, delta.cause, now),
             Change::Deleted { last, .. } => {
-                let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-                runs.remove(&last.metadata().uid);
+                self.lock().remove(&last.metadata().uid);
             }
         }
+    }
+
+    fn observe_update<K: ScheduleResource>(&self, old: &K, new: &K, cause: Cause, now: Timestamp) {
+        let uid = &new.metadata().uid;
+        if let Some(observed_runs) = self.lock().get_mut(uid) {
+            // The status may be writable again.
+            observed_runs.is_status_refused = false;
+        }
+        let mut rescheduled = rescheduled(old, new);
+        if cause == Cause::Relisted {
+            let unrecorded = new.unrecorded_schedules();
+            rescheduled.retain(|name| unrecorded.contains(name));
+        }
+        if rescheduled.is_empty() {
+            return;
+        }
+        self.change(uid, |observed_runs| {
+            if cause == Cause::Relisted {
+                observed_runs.record_found_changed(&rescheduled, now);
+            } else {
+                for name in &rescheduled {
+                    observed_runs.schedule_mut(name).rescheduled = Some(now);
+                }
+            }
+        });
+    }
+
+    /// Records that the status of an object cannot be written, until the object changes.
+    pub(crate) fn observe_refused_status(&self, uid: &Arc<str>) {
+        self.change(uid, |observed_runs| observed_runs.is_status_refused = true);
     }
 
     /// Records the run of a Job, also when the Job is deleted.
@@ -96,7 +132,7 @@ impl RunTracker {
 
     /// Returns what was observed of a schedule, for a decision at the time `now`.
     pub(crate) fn get(&self, uid: &str, now: Timestamp) -> ObservedRuns {
-        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut runs = self.lock();
         let Some(observed_runs) = runs.get_mut(uid) else {
             return ObservedRuns::default();
         };
@@ -105,8 +141,11 @@ impl RunTracker {
     }
 
     fn change(&self, uid: &Arc<str>, change: impl FnOnce(&mut ObservedRuns)) {
-        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        change(runs.entry(Arc::clone(uid)).or_default());
+        change(self.lock().entry(Arc::clone(uid)).or_default());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, ObservedRuns>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

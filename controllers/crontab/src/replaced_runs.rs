@@ -85,8 +85,16 @@ impl ReplacedRuns {
     }
 }
 
-/// Decodes the annotation. A value that somebody has made invalid records nothing.
+/// Decodes the annotation. A value that somebody has made invalid records nothing. Times are
+/// truncated to whole seconds, as in the status, which would never record a fraction.
 pub(crate) fn decode<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Box<ReplacedRuns>>, D::Error> {
     let text = Option::<Box<str>>::deserialize(value)?;
-    Ok(text.and_then(|text| serde_json::from_str(&text).ok()).map(Box::new))
+    let replaced = text.and_then(|text| serde_json::from_str::<ReplacedRuns>(&text).ok());
+    Ok(replaced.map(|mut replaced| {
+        for slots in replaced.scheduled.values_mut() {
+            let truncated = slots.iter().map(|slot| Timestamp::from_second(slot.as_second()));
+            *slots = truncated.flatten().collect();
+        }
+        Box::new(replaced)
+    }))
 }

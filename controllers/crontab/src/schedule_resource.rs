@@ -51,6 +51,10 @@ pub(crate) trait ScheduleResource: Projection {
     /// schedule, the current ones apply since the time that `rescheduled` returns for its name.
     fn recorded(&self, rescheduled: &dyn Fn(&str) -> Timestamp) -> RecordedStatus<'_>;
 
+    /// Returns the names of the schedules for whose current fields the status was not written.
+    /// Always empty for a kind whose status does not show it.
+    fn unrecorded_schedules(&self) -> Vec<Arc<str>>;
+
     /// Returns whether the controller has never written the status. Always false for a kind whose
     /// status does not show it.
     fn is_unrecorded(&self) -> bool;
@@ -107,7 +111,7 @@ impl<K: ScheduleResource> Observed<K> {
 
     /// Returns the input of a decision at the time `now`.
     pub(crate) fn input(&self, now: Timestamp) -> Input<'_> {
-        let rescheduled = |name: &str| self.runs.rescheduled(name).unwrap_or(now);
+        let rescheduled = |name: &str| self.runs.unrecorded_since(name).unwrap_or(now);
         let mut recorded = self.object.recorded(&rescheduled);
         for schedule in &mut recorded.schedules {
             // A later time was recorded while the clock was ahead. Recorded times have whole

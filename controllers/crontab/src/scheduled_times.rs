@@ -54,8 +54,14 @@ impl Timetable {
 
     /// Counts the times after `base` and up to `until`, up to one more than [`MAX_COUNTED`].
     pub(crate) fn count(&self, base: Timestamp, until: Timestamp) -> u32 {
-        self.schedule
-            .count(base, until, &self.zone, self.policy, MAX_COUNTED + 1)
+        self.count_without(0, base, until)
+    }
+
+    /// Like [`Self::count`], but does not count this many of the times.
+    pub(crate) fn count_without(&self, started: u32, base: Timestamp, until: Timestamp) -> u32 {
+        let most = started.saturating_add(MAX_COUNTED + 1);
+        let all = self.schedule.count(base, until, &self.zone, self.policy, most);
+        all.saturating_sub(started)
     }
 
     /// Counts the times after `base` whose deadlines have not ended. kube-controller-manager counts
@@ -153,6 +159,19 @@ mod tests {
             let timetable = timetable(&text.join(" "), given[0].parse().ok());
             assert_eq!(timetable.times(at(given[1]), at(given[2])), expected, "{row}");
         }
+    }
+
+    #[test]
+    fn the_limit_of_a_count_does_not_depend_on_the_times_that_do_not_count() {
+        let minutely = timetable("* * * * *", None);
+        for (started, until, expected) in [(0, "10:00", 60), (20, "10:00", 40), (900, "2026-03-11T05:00:00Z", 300)] {
+            let count = minutely.count_without(started, at("09:00"), at(until));
+            assert_eq!(count, expected, "{started} until {until}");
+        }
+        assert_eq!(
+            minutely.count_without(900, at("09:00"), at("2026-04-01T00:00:00Z")),
+            MAX_COUNTED + 1
+        );
     }
 
     #[test]

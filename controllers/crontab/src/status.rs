@@ -9,7 +9,7 @@ use portreeve_informer::Projection;
 use portreeve_reconcile::Effect;
 
 use crate::{
-    assess::Assessment,
+    assess::{Assessment, is_recorded},
     effects::{deletion, event, normal, require_absent, target, warning},
     input::Fault,
     job::CachedJob,
@@ -25,7 +25,8 @@ pub(crate) fn effects<K: ScheduleResource>(
 ) -> Vec<Effect> {
     let input = assessment.input;
     let fault = assessment.spec_fault.as_ref().or(start_fault);
-    let mut effects = Vec::new();
+    // These come first, because the status may not be writable.
+    let mut effects = one_time_events(object, assessment, fault);
     if let Some(status) = object.status(assessment, fault) {
         effects.extend(require_absent(input, &assessment.summary.missing));
         effects.push(Effect::PatchStatus {
@@ -35,7 +36,6 @@ pub(crate) fn effects<K: ScheduleResource>(
         effects.extend(transition_events(assessment));
         effects.extend(missed_run_effects(assessment));
     }
-    effects.extend(one_time_events(object, assessment, fault));
     effects.extend(deletions_of_replaced(assessment));
     let old_jobs = assessment.jobs_over_history_limit.iter();
     effects.extend(old_jobs.flat_map(|job| deletion(input, job)));
@@ -68,7 +68,8 @@ fn transition_events(assessment: &Assessment<'_>) -> Vec<Effect> {
         let mut recorded = input.recorded.active.iter();
         recorded.all(|old| *old.uid != *job.metadata().uid)
     };
-    let is_replaced = input.desired.concurrency == ConcurrencyPolicy::Replace && summary.active.iter().any(is_new);
+    let is_replaced = input.desired.concurrency == ConcurrencyPolicy::Replace
+        && (summary.active.iter().any(is_new) || !input.jobs.iter().all(|job| is_recorded(input, job)));
     let is_listed = |missing: &&&JobReference| {
         let mut replaced = input.jobs.iter().filter_map(|job| job.replaced_runs());
         replaced.any(|runs| runs.includes_job(&missing.uid))

@@ -31,6 +31,21 @@ impl Plan {
             next: Next::OnChange,
         }
     }
+
+    /// Reduces the plan to the events before its first other effect that each process sends once.
+    #[must_use]
+    pub fn into_one_time_events(self) -> Self {
+        let events = self.effects.into_iter().map_while(|effect| match effect {
+            Effect::Event(target, content) => Some((target, content)),
+            _ => None,
+        });
+        let one_time = events.filter(|(_, content)| content.report_once.is_some());
+        Self::of(
+            one_time
+                .map(|(target, content)| Effect::Event(target, content))
+                .collect(),
+        )
+    }
 }
 
 /// When to decide again if nothing changes before.
@@ -112,13 +127,6 @@ pub enum Effect {
         /// The start of the measured time.
         since: Timestamp,
     },
-}
-
-impl Effect {
-    /// Returns whether this is an event that each process sends once per subject.
-    pub fn is_one_time_event(&self) -> bool {
-        matches!(self, Self::Event(_, content) if content.report_once.is_some())
-    }
 }
 
 /// A whole manifest.

@@ -22,8 +22,8 @@ pub trait Reconciler: Send + Sync + 'static {
     /// by a condition and an event. The plan may also contain effects that do not depend on the
     /// failed one. What it observes may be newer than what the failed plan was based on.
     ///
-    /// If the report is rejected in turn, this decides on that, too, and only the events that each
-    /// process sends once are sent.
+    /// If the report is rejected in turn, this decides on that, too, and only the events before the
+    /// first other effect are sent, if each process sends them once.
     ///
     /// Pure. Like `decide`, it must return an empty plan once the failure has been reported. The
     /// worker retries the failed plan in any case.

@@ -12,6 +12,7 @@ mod plans;
 mod samples;
 mod several;
 mod simulation;
+mod unrecorded;
 mod unwritable;
 mod versions;
 mod written;

@@ -123,6 +123,11 @@ impl<R: Reconciler> Worker<R> {
             Applied::Stale(error) if failures >= STALE_TOO_OFTEN => {
                 let err = error_chain(&error);
                 self.log_failure(Level::WARN, key, &err, "retrying a plan that is repeatedly stale");
+                // The cache may be stale for long, for example because no object can be listed.
+                // Other effects may wait for the status.
+                if matches!(*error.effect, Effect::PatchStatus { .. }) {
+                    self.report(work, &error.effect, &err).await;
+                }
                 (Outcome::Retry, ReconcileResult::Error)
             }
             Applied::Stale(error) => {
@@ -170,9 +175,8 @@ impl<R: Reconciler> Worker<R> {
             Applied::Refused(error) => {
                 let why = error_chain(&error);
                 self.note_rejection(key, &why);
-                if let Some(mut report) = self.decide_report(key, &error.effect, &why) {
-                    report.effects.retain(Effect::is_one_time_event);
-                    self.run_report(work, &report).await;
+                if let Some(report) = self.decide_report(key, &error.effect, &why) {
+                    self.run_report(work, &report.into_one_time_events()).await;
                 }
             }
         }
@@ -198,7 +202,9 @@ impl<R: Reconciler> Worker<R> {
         }
         let (applied, written) = self.applier.report(report, || work.report_progress()).await;
         work.charge(written.writes);
-        if let Some(lane) = self.own_writes.end(key, written.status_version.as_deref()) {
+        if target.is_some()
+            && let Some(lane) = self.own_writes.end(key, written.status_version.as_deref())
+        {
             self.queue.add(key.clone(), lane);
         }
         applied
@@ -208,9 +214,9 @@ impl<R: Reconciler> Worker<R> {
     /// not delay what is due in the meantime.
     fn keep_the_time(&self, key: &ObjectKey, next: Next) {
         let Next::At(time) = next else { return };
-        if let Ok(wait) = Duration::try_from(time.duration_since(self.clock.now())) {
-            self.queue.add_at(key.clone(), Instant::now() + wait, Lane::Urgent);
-        }
+        // The time may have passed while an effect was failing.
+        let wait = Duration::try_from(time.duration_since(self.clock.now())).unwrap_or_default();
+        self.queue.add_at(key.clone(), Instant::now() + wait, Lane::Urgent);
     }
 
     fn note_rejection(&self, key: &ObjectKey, why: &str) {

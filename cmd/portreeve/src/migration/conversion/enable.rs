@@ -65,9 +65,6 @@ pub(super) async fn enable(args: &EnableArgs, cluster: &Cluster) -> Result<(), E
             cluster.name
         )),
         Err(failure) => {
-            if signals.is_interrupted() {
-                report("interrupted: undoing the changes; interrupt the command again to stop at once");
-            }
             let undone = signals.until_second(attempt.undo(failure)).await;
             Err(undone.unwrap_or_else(stopped))
         }

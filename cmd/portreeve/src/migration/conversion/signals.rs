@@ -2,6 +2,8 @@
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::super::progress::report;
+
 /// Counts SIGINT and SIGTERM. As long as it exists, they do not end the process.
 pub(super) struct Signals {
     /// `None` if the operating system does not report signals; they end the process then.
@@ -22,11 +24,6 @@ impl Signals {
             streams: Some((interrupt, terminate)),
             received: 0,
         }
-    }
-
-    /// Returns whether a signal was received during one of the calls below.
-    pub(super) fn is_interrupted(&self) -> bool {
-        self.received > 0
     }
 
     /// Runs a step that the first signal ends. Returns `None` then.
@@ -59,6 +56,9 @@ impl Signals {
                 _ = terminate.recv() => {}
             }
             self.received += 1;
+            if self.received == 1 {
+                report("interrupted: undoing the changes; interrupt the command again to stop at once");
+            }
         }
     }
 }

@@ -49,12 +49,7 @@ impl Reconciler for Scripted {
     }
 
     fn refused(&self, _: &u32, effect: &Effect, why: &str, _now: Timestamp) -> Plan {
-        let target = Target {
-            resource: PODS,
-            key: ObjectKey::namespaced("n", "a"),
-            uid: "u".into(),
-            version: "1".into(),
-        };
+        let target = pod();
         let status = json!({ "why": why });
         let event = |content| Effect::Event(target.clone(), content);
         let report = EventContent::warning("Failed", "Sync", effect.to_string());
@@ -66,6 +61,15 @@ impl Reconciler for Scripted {
             },
             event(report),
         ])
+    }
+}
+
+fn pod() -> Target {
+    Target {
+        resource: PODS,
+        key: ObjectKey::namespaced("n", "a"),
+        uid: "u".into(),
+        version: "1".into(),
     }
 }
 
@@ -233,6 +237,8 @@ async fn a_rejected_report_is_an_event() {
     let asked = fixture.asked.lock();
     let events = asked.iter().filter(|asked| asked.ends_with("/events")).count();
     assert_eq!(events, 2, "one for the plan and one for the report");
+    let count = |verb: &str| asked.iter().filter(|asked| asked.starts_with(verb)).count();
+    assert_eq!(count("PATCH"), count("POST") - events, "each plan is reported once");
 }
 
 #[tokio::test(start_paused = true)]
@@ -319,6 +325,35 @@ async fn a_permanently_stale_plan_counts_as_an_error() {
     let fixture = fixture(vec![error_response(409, "Conflict"); 20], |_| create());
     fixture.until_asked("a", 10).await;
     assert!(fixture.count("controller_runtime_reconcile_errors_total") >= 1.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permanently_stale_status_is_reported() {
+    let patch = |_| {
+        let status = json!({});
+        Plan::of(vec![Effect::PatchStatus { target: pod(), status }])
+    };
+    let fixture = fixture(vec![error_response(409, "Conflict"); 40], patch);
+    fixture.until_asked("a", 14).await;
+    let stop = Shutdown::new();
+    stop.request();
+    fixture.event_writer.run(stop).await;
+    let asked = fixture.asked.lock();
+    assert!(asked.iter().any(|asked| asked.ends_with("/events")), "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_time_that_passes_during_a_failure_is_not_lost() {
+    let fixture = fixture(vec![error_response(503, "ServiceUnavailable")], |times| match times {
+        1 => Plan {
+            effects: create().effects,
+            next: Next::At(Timestamp::from_second(-1).unwrap()),
+        },
+        _ => Plan::nothing(),
+    });
+    let started = Instant::now();
+    fixture.until_asked("a", 2).await;
+    assert!(started.elapsed() < Duration::from_millis(2), "{:?}", started.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -62,6 +62,7 @@ impl<K: Sample> Simulation<K> {
         let delivered = &self.objects[object_before..=self.process.object];
         let object = &self.objects[self.process.object];
         let mut observed_runs = self.observed_runs();
+        observed_runs.is_status_refused &= delivered.len() == 1;
         if delivered.windows(2).any(|pair| K::is_rescheduled(&pair[0], &pair[1])) {
             observed_runs.schedule_mut("default").rescheduled = Some(self.clock);
         }
@@ -96,6 +97,11 @@ impl<K: Sample> Simulation<K> {
             jobs: self.job_sets.len() - 2,
             ..Process::default()
         };
+        let unrecorded = self.objects[self.process.object].unrecorded_schedules();
+        let mut observed_runs = ObservedRuns::default();
+        observed_runs.record_found_changed(&unrecorded, self.clock);
+        let uid = Arc::clone(&self.objects[self.process.object].metadata().uid);
+        self.process.observed_runs.insert(uid, observed_runs);
         self.deliver(0, 1);
     }
 
@@ -130,9 +136,12 @@ impl<K: Sample> Simulation<K> {
         let report = self.report(&outcome);
         let reported = self.carry_out(&report.effects);
         // If the report is rejected as well, the worker sends the events about that.
-        let mut events = self.report(&reported).effects;
-        events.retain(Effect::is_one_time_event);
-        self.carry_out(&events);
+        let events = self.report(&reported).into_one_time_events();
+        self.carry_out(&events.effects);
+        if [&outcome, &reported].into_iter().any(is_rejected_status) {
+            let uid = Arc::clone(&self.objects[self.process.object].metadata().uid);
+            self.process.observed_runs.entry(uid).or_default().is_status_refused = true;
+        }
         outcome
     }
 
@@ -163,4 +172,8 @@ impl<K: Sample> Simulation<K> {
             .find(|outcome| *outcome != Outcome::Done)
             .unwrap_or(Outcome::Done)
     }
+}
+
+fn is_rejected_status(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Rejected(effect, _) if matches!(**effect, Effect::PatchStatus { .. }))
 }
