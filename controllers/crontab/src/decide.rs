@@ -50,12 +50,12 @@ pub(crate) fn refused<K: ScheduleResource>(observed: &Observed<K>, effect: &Effe
         }
         // Send an event but set no condition: the next decision finds no fault and would reset it.
         Effect::Delete { .. } => {
-            let mut plan = report("FailedDelete");
-            if observed.runs.is_status_refused {
-                // The deletion may precede a run that did not wait for the status.
-                let assessment = Assessment::new(&input);
-                plan.effects
-                    .extend(status::effects(&*observed.object, &assessment, None));
+            let (mut plan, assessment) = (report("FailedDelete"), Assessment::new(&input));
+            let starts = StartPlan::new(&*observed.object, &assessment, false);
+            if !starts.effects.is_empty() || observed.runs.is_status_refused {
+                // The deletion may precede the start of a run, and so the status.
+                let update = status::update(&*observed.object, &assessment, starts.fault.as_ref());
+                plan.effects.extend(update);
             }
             plan
         }

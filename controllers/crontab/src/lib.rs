@@ -266,9 +266,10 @@ impl<K: ScheduleResource> Reconciler for CronReconciler<K> {
     }
 
     fn refused(&self, observed: &Observed<K>, effect: &Effect, why: &str, now: Timestamp) -> Plan {
-        if let Effect::PatchStatus { target, .. } = effect {
+        let uid = &observed.object.metadata().uid;
+        if matches!(effect, Effect::PatchStatus { target, .. } if target.uid == *uid) {
             // Later runs start at once, without waiting for another attempt to write the status.
-            self.run_tracker.observe_refused_status(&target.uid);
+            self.run_tracker.observe_refused_status(uid);
         }
         decide::refused(observed, effect, why, now)
     }

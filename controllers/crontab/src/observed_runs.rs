@@ -39,6 +39,21 @@ impl ObservedRuns {
         }
     }
 
+    /// Forgets the found changes that the status of the object records.
+    fn forget_recorded_changes<K: ScheduleResource>(&mut self, object: &K) {
+        let mut found: Vec<_> = self.schedules.iter_mut().collect();
+        found.retain(|schedule| schedule.found_changed.is_some());
+        if found.is_empty() {
+            return;
+        }
+        let unrecorded = object.unrecorded_schedules();
+        for schedule in found {
+            if !unrecorded.contains(&schedule.name) {
+                schedule.found_changed = None;
+            }
+        }
+    }
+
     /// Moves a change of the schedule that was observed in the future to `now`. The clock was ahead
     /// at the change and has been set back, and the schedule would start no run until that time.
     pub(crate) fn limit_rescheduled(&mut self, now: Timestamp) {
@@ -81,8 +96,9 @@ impl RunTracker {
     fn observe_update<K: ScheduleResource>(&self, old: &K, new: &K, cause: Cause, now: Timestamp) {
         let uid = &new.metadata().uid;
         if let Some(observed_runs) = self.lock().get_mut(uid) {
-            // The status may be writable again.
+            // The status may be writable again, or written.
             observed_runs.is_status_refused = false;
+            observed_runs.forget_recorded_changes(new);
         }
         let mut rescheduled = rescheduled(old, new);
         if cause == Cause::Relisted {
@@ -163,7 +179,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cronjob::CachedCronJob;
+    use crate::{cronjob::CachedCronJob, crontab::CachedCronTab};
 
     fn cron_job(schedule: &str, suspend: bool) -> Arc<CachedCronJob> {
         let spec = json!({"schedule": schedule, "suspend": suspend, "jobTemplate": {}});
@@ -199,5 +215,69 @@ mod tests {
             is_final: true,
         };
         assert_eq!(watch(deleted, 5), None);
+    }
+
+    fn cron_tab(uid: &str, schedule: &str, observed: &str) -> Arc<CachedCronTab> {
+        let whole = json!({
+            "apiVersion": "stable.example.com/v1",
+            "metadata": {"name": "a", "uid": uid},
+            "spec": {"schedule": schedule, "jobTemplate": {"containers": []}},
+            "status": {"observedGeneration": 1, "observedSchedule": format!("{observed} UTC")},
+        });
+        Arc::new(serde_json::from_str(&whole.to_string()).expect("the JSON is a CronTab"))
+    }
+
+    /// Another process may have missed the change, or has not recorded it.
+    #[test]
+    fn a_change_that_was_not_seen_applies_since_it_was_found() {
+        let run_tracker = RunTracker::default();
+        let observe = |change, second, cause| {
+            let delta = Delta { change, cause };
+            let now = Timestamp::from_second(second).expect("the time is in range");
+            run_tracker.observe_schedule(&delta, now);
+            let runs = run_tracker.get("u", now);
+            let changed = [runs.rescheduled("default"), runs.unrecorded_since("default")];
+            changed.map(|time| time.map(Timestamp::as_second))
+        };
+        let (hourly, edited) = (cron_tab("u", "@hourly", "@hourly"), cron_tab("u", "@daily", "@hourly"));
+        let recorded = cron_tab("u", "@daily", "@daily");
+        let updated = |old: &Arc<CachedCronTab>, new: &Arc<CachedCronTab>| Change::Updated {
+            old: Arc::clone(old),
+            new: Arc::clone(new),
+        };
+        assert_eq!(
+            observe(Change::Added(Arc::clone(&hourly)), 1, Cause::Relisted),
+            [None, None]
+        );
+        assert_eq!(observe(updated(&hourly, &edited), 2, Cause::Relisted), [None, Some(2)]);
+        assert_eq!(observe(updated(&edited, &edited), 3, Cause::Watched), [None, Some(2)]);
+        assert_eq!(observe(updated(&edited, &recorded), 4, Cause::Watched), [None, None]);
+        assert_eq!(
+            observe(Change::Added(Arc::clone(&edited)), 5, Cause::Relisted),
+            [None, Some(5)]
+        );
+        let deleted = Change::Deleted {
+            last: edited,
+            is_final: true,
+        };
+        assert_eq!(observe(deleted, 6, Cause::Watched), [None, None]);
+    }
+
+    #[test]
+    fn a_refused_status_is_remembered_until_the_object_changes() {
+        let run_tracker = RunTracker::default();
+        let (uid, object) = (Arc::from("u"), cron_tab("u", "@hourly", "@hourly"));
+        let is_refused = || run_tracker.get("u", Timestamp::UNIX_EPOCH).is_status_refused;
+        run_tracker.observe_refused_status(&uid);
+        assert!(is_refused());
+        let delta = Delta {
+            change: Change::Updated {
+                old: Arc::clone(&object),
+                new: object,
+            },
+            cause: Cause::Watched,
+        };
+        run_tracker.observe_schedule(&delta, Timestamp::UNIX_EPOCH);
+        assert!(!is_refused());
     }
 }

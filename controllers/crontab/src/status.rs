@@ -23,6 +23,25 @@ pub(crate) fn effects<K: ScheduleResource>(
     assessment: &Assessment<'_>,
     start_fault: Option<&Fault>,
 ) -> Vec<Effect> {
+    let mut effects = update(object, assessment, start_fault);
+    let replaced = deletions_of_replaced(assessment);
+    if assessment.input.runs.is_status_refused {
+        // Another attempt to write the status may take long.
+        effects.splice(0..0, replaced);
+    } else {
+        effects.extend(replaced);
+    }
+    let old_jobs = assessment.jobs_over_history_limit.iter();
+    effects.extend(old_jobs.flat_map(|job| deletion(assessment.input, job)));
+    effects
+}
+
+/// Returns the effects that update the status, and its events.
+pub(crate) fn update<K: ScheduleResource>(
+    object: &K,
+    assessment: &Assessment<'_>,
+    start_fault: Option<&Fault>,
+) -> Vec<Effect> {
     let input = assessment.input;
     let fault = assessment.spec_fault.as_ref().or(start_fault);
     // These come first, because the status may not be writable.
@@ -36,9 +55,6 @@ pub(crate) fn effects<K: ScheduleResource>(
         effects.extend(transition_events(assessment));
         effects.extend(missed_run_effects(assessment));
     }
-    effects.extend(deletions_of_replaced(assessment));
-    let old_jobs = assessment.jobs_over_history_limit.iter();
-    effects.extend(old_jobs.flat_map(|job| deletion(input, job)));
     effects
 }
 

@@ -25,8 +25,8 @@ pub trait Reconciler: Send + Sync + 'static {
     /// If the report is rejected in turn, this decides on that, too, and only the events before the
     /// first other effect are sent, if each process sends them once.
     ///
-    /// Pure. Like `decide`, it must return an empty plan once the failure has been reported. The
-    /// worker retries the failed plan in any case.
+    /// Sync, so it cannot do I/O. Like `decide`, it must return an empty plan once the failure has
+    /// been reported. The worker retries the failed plan in any case.
     fn refused(&self, _observed: &Self::Observed, _effect: &Effect, _why: &str, _now: Timestamp) -> Plan {
         Plan::nothing()
     }

@@ -14,11 +14,14 @@ use super::{
     failure_log::{Due, FailureLog},
     own_writes::OwnWrites,
 };
-use crate::{Applied, Applier, Clock, Effect, Metrics, Next, Plan, Reconciler, reconcile_span};
+use crate::{Applied, Applier, Clock, Effect, EffectError, Metrics, Next, Plan, Reconciler, reconcile_span};
 
 /// A cache is usually stale for milliseconds. A plan that is stale this many times in a row has
 /// another cause and is logged as a warning.
 const STALE_TOO_OFTEN: u32 = 8;
+/// A status that is stale this many times in a row is reported like a rejection if the cache has
+/// not changed. With the backoff, that takes at least 5 s.
+const STALE_TOO_LONG: u32 = 12;
 /// An effect that fails this many times in a row is reported like a rejection. With the backoff,
 /// that takes at least half a second.
 const FAILED_TOO_OFTEN: u32 = 8;
@@ -125,7 +128,7 @@ impl<R: Reconciler> Worker<R> {
                 self.log_failure(Level::WARN, key, &err, "retrying a plan that is repeatedly stale");
                 // The cache may be stale for long, for example because no object can be listed.
                 // Other effects may wait for the status.
-                if matches!(*error.effect, Effect::PatchStatus { .. }) {
+                if failures >= STALE_TOO_LONG && self.is_still_stale(key, &error.effect) {
                     self.report(work, &error.effect, &err).await;
                 }
                 (Outcome::Retry, ReconcileResult::Error)
@@ -137,10 +140,7 @@ impl<R: Reconciler> Worker<R> {
             Applied::Failed { error, after, took } => {
                 let why = error_chain(&error);
                 self.log_failure(Level::WARN, key, &why, "retrying failed plan");
-                // During an outage, the report would fail too, and cost a token of the retry
-                // budget.
-                let is_slow = error.is_internal() && took >= FAILED_TOO_SLOWLY;
-                if (failures >= FAILED_TOO_OFTEN || is_slow) && !self.outage.is_outage() {
+                if self.is_lasting(failures, &error, took) {
                     self.report(work, &error.effect, &why).await;
                 }
                 let outcome = if after.is_zero() && error.is_unavailable() {
@@ -159,8 +159,28 @@ impl<R: Reconciler> Worker<R> {
         }
     }
 
+    /// Returns whether a failure is reported.
+    fn is_lasting(&self, failures: u32, error: &EffectError, took: Duration) -> bool {
+        let is_slow = error.is_internal() && took >= FAILED_TOO_SLOWLY;
+        // During an outage, the report would fail too, and cost a token of the retry budget.
+        (failures >= FAILED_TOO_OFTEN || is_slow) && !self.outage.is_outage()
+    }
+
+    /// Returns whether this is a status that would be written on the same version again.
+    fn is_still_stale(&self, key: &ObjectKey, stale: &Effect) -> bool {
+        let Effect::PatchStatus { target: stale, .. } = stale else {
+            return false;
+        };
+        let Some(observed) = self.reconciler.observe(key) else {
+            return false;
+        };
+        let plan = self.reconciler.decide(&observed, self.clock.now());
+        let is_it = |effect: &Effect| matches!(effect, Effect::PatchStatus { target, .. } if target == stale);
+        plan.effects.iter().any(is_it)
+    }
+
     /// Reports a failed effect as the reconciler decides. The failed plan is retried in any case,
-    /// so a failure of the report is only logged, and a rejection is also sent as an event.
+    /// so a failure of the report is only logged. If it lasts, it is also sent as an event.
     async fn report(&self, work: &Work<ObjectKey>, effect: &Effect, why: &str) {
         let key = work.key();
         let Some(report) = self.decide_report(key, effect, why) else {
@@ -169,16 +189,25 @@ impl<R: Reconciler> Worker<R> {
         match self.run_report(work, &report).await {
             Applied::Done => {}
             Applied::Stale(error) => tracing::debug!(err = error_chain(&error), "the report of a failure is stale"),
-            Applied::Failed { error, .. } => {
-                self.log_failure(Level::WARN, key, &error_chain(&error), "failed to report a failure");
+            Applied::Failed { error, took, .. } => {
+                let why = error_chain(&error);
+                self.log_failure(Level::WARN, key, &why, "failed to report a failure");
+                if self.is_lasting(work.failures(), &error, took) {
+                    self.report_by_events(work, &error.effect, &why).await;
+                }
             }
             Applied::Refused(error) => {
                 let why = error_chain(&error);
                 self.note_rejection(key, &why);
-                if let Some(report) = self.decide_report(key, &error.effect, &why) {
-                    self.run_report(work, &report.into_one_time_events()).await;
-                }
+                self.report_by_events(work, &error.effect, &why).await;
             }
+        }
+    }
+
+    /// Sends the events about an effect of a report.
+    async fn report_by_events(&self, work: &Work<ObjectKey>, effect: &Effect, why: &str) {
+        if let Some(report) = self.decide_report(work.key(), effect, why) {
+            self.run_report(work, &report.into_one_time_events()).await;
         }
     }
 

@@ -334,12 +334,33 @@ async fn a_permanently_stale_status_is_reported() {
         Plan::of(vec![Effect::PatchStatus { target: pod(), status }])
     };
     let fixture = fixture(vec![error_response(409, "Conflict"); 40], patch);
-    fixture.until_asked("a", 14).await;
+    // The last one observes three more times: for its plan, for a comparison and for the report.
+    fixture.until_asked("a", 15).await;
     let stop = Shutdown::new();
     stop.request();
     fixture.event_writer.run(stop).await;
     let asked = fixture.asked.lock();
     assert!(asked.iter().any(|asked| asked.ends_with("/events")), "{asked:?}");
+}
+
+/// Somebody else writes the object all the time.
+#[tokio::test(start_paused = true)]
+async fn a_status_of_an_object_that_changes_is_only_retried() {
+    let patch = |version: u32| {
+        let target = Target {
+            version: version.to_string().as_str().into(),
+            ..pod()
+        };
+        let status = json!({});
+        Plan::of(vec![Effect::PatchStatus { target, status }])
+    };
+    let fixture = fixture(vec![error_response(409, "Conflict"); 40], patch);
+    fixture.until_asked("a", 20).await;
+    let stop = Shutdown::new();
+    stop.request();
+    fixture.event_writer.run(stop).await;
+    let asked = fixture.asked.lock();
+    assert!(asked.iter().all(|asked| asked.starts_with("PATCH")), "{asked:?}");
 }
 
 #[tokio::test(start_paused = true)]

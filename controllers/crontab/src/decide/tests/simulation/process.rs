@@ -114,6 +114,10 @@ impl<K: Sample> Simulation<K> {
     /// A standby takes over, which has watched the same changes.
     pub(in crate::decide::tests) fn fail_over(&mut self) {
         self.process.reported.clear();
+        // It has written no status itself.
+        for observed_runs in self.process.observed_runs.values_mut() {
+            observed_runs.is_status_refused = false;
+        }
     }
 
     /// Reconciles once on caches that are up to date. Returns whether anything was done.
