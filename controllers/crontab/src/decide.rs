@@ -32,9 +32,11 @@ pub(crate) fn decide<K: ScheduleResource>(observed: &Observed<K>, now: Timestamp
     Plan { effects, next }
 }
 
-/// Returns the plan after the apiserver rejected `effect`. The plan reports the rejection; after a
-/// rejected create it also updates the status and deletes old Jobs, and after a rejected status it
-/// starts the runs that wait for that status, and deletes the Jobs that others have replaced.
+/// Returns the plan after the apiserver rejected `effect`. The plan reports the rejection, and does
+/// what does not depend on the effect: after a rejected create, it updates the status and deletes
+/// old Jobs; after a rejected deletion that precedes a run, it updates the status; and after a
+/// rejected status, it starts the runs that wait for that status, and deletes the Jobs that others
+/// have replaced.
 pub(crate) fn refused<K: ScheduleResource>(observed: &Observed<K>, effect: &Effect, why: &str, now: Timestamp) -> Plan {
     let input = observed.input(now);
     let report = |reason| Plan::of(vec![event(&input, warning(reason, why).report_once(why))]);

@@ -41,13 +41,11 @@ impl ObservedRuns {
 
     /// Forgets the found changes that the status of the object records.
     fn forget_recorded_changes<K: ScheduleResource>(&mut self, object: &K) {
-        let mut found: Vec<_> = self.schedules.iter_mut().collect();
-        found.retain(|schedule| schedule.found_changed.is_some());
-        if found.is_empty() {
+        if self.schedules.iter().all(|schedule| schedule.found_changed.is_none()) {
             return;
         }
         let unrecorded = object.unrecorded_schedules();
-        for schedule in found {
+        for schedule in &mut self.schedules {
             if !unrecorded.contains(&schedule.name) {
                 schedule.found_changed = None;
             }
