@@ -6,12 +6,14 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::{Api, ResourceExt};
+use http::Request;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Client;
 use portreeve_api::{CRDS, ObjectKey};
 use portreeve_client::{ApiErrorKind, error_chain};
 use portreeve_reconcile::{Applied, Applier, Effect, EffectError, Object, Plan, Shutdown};
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 /// The time limit for a written CRD to be served.
@@ -34,15 +36,6 @@ pub enum Error {
         #[source]
         source: kube::Error,
     },
-    /// The CRD cannot be converted to JSON.
-    #[error("failed to encode {definition}")]
-    Encode {
-        /// The name of the CRD.
-        definition: String,
-        /// The cause.
-        #[source]
-        source: serde_json::Error,
-    },
     /// The apiserver rejected the CRD.
     #[error(transparent)]
     Write(EffectError),
@@ -56,6 +49,42 @@ pub enum Error {
     },
 }
 
+/// A CRD. Its schemas stay untyped, because the type has a hundred fields, and a schema of Pods
+/// thousands of values.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Definition {
+    metadata: ObjectMeta,
+    spec: Value,
+    status: Value,
+}
+
+impl Definition {
+    fn name(&self) -> &str {
+        self.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    fn versions(&self) -> &[Value] {
+        self.spec["versions"].as_array().map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the version of this name.
+    fn version(&self, name: &Value) -> Option<&Value> {
+        self.versions().iter().find(|version| version["name"] == *name)
+    }
+
+    fn into_object(self) -> Object {
+        let key = ObjectKey::cluster(self.name());
+        let mut body = json!({"apiVersion": CRDS.api_version(), "kind": CRDS.kind, "metadata": self.metadata});
+        body["spec"] = self.spec;
+        Object {
+            resource: CRDS,
+            key,
+            body,
+        }
+    }
+}
+
 /// Applies each CRD, given in YAML, and waits until it is established. Retries while the apiserver
 /// is unavailable.
 ///
@@ -65,27 +94,21 @@ pub(crate) async fn install(
     wanted: impl IntoIterator<Item = &&'static str>,
     stop: &Shutdown,
 ) -> Result<(), Error> {
-    let api: Api<CustomResourceDefinition> = Api::all(applier.client.clone());
     for yaml in wanted {
-        let definitions: Vec<CustomResourceDefinition> = serde_saphyr::from_multiple(yaml).map_err(Error::Parse)?;
+        let definitions: Vec<Definition> = serde_saphyr::from_multiple(yaml).map_err(Error::Parse)?;
         for definition in definitions {
-            install_one(applier, &api, &definition, stop).await?;
+            install_one(applier, &definition, stop).await?;
         }
     }
     Ok(())
 }
 
-async fn install_one(
-    applier: &Applier,
-    api: &Api<CustomResourceDefinition>,
-    wanted: &CustomResourceDefinition,
-    stop: &Shutdown,
-) -> Result<(), Error> {
-    let definition = wanted.name_any();
+async fn install_one(applier: &Applier, wanted: &Definition, stop: &Shutdown) -> Result<(), Error> {
+    let definition = wanted.name().to_owned();
     let mut written: Option<Instant> = None;
     let (mut pause, longest) = PAUSES;
     loop {
-        let present = match api.get_opt(&definition).await {
+        let present = match read(&applier.client, &definition).await {
             Ok(present) => Some(present),
             Err(error) if ApiErrorKind::of(&error) == ApiErrorKind::Transient => {
                 warn_again(&definition, &error);
@@ -93,11 +116,7 @@ async fn install_one(
             }
             Err(source) => return Err(Error::Read { definition, source }),
         };
-        let next = present.map(|present| decide(wanted, present.as_ref(), written.is_some()));
-        match next.transpose().map_err(|source| Error::Encode {
-            definition: definition.clone(),
-            source,
-        })? {
+        match present.map(|present| decide(wanted, present.as_ref(), written.is_some())) {
             Some(Step::Done) => return Ok(()),
             Some(Step::Leave(versions)) => {
                 tracing::error!(
@@ -134,6 +153,17 @@ async fn install_one(
     }
 }
 
+/// Reads a CRD. Returns `None` if it does not exist.
+async fn read(client: &Client, name: &str) -> kube::Result<Option<Definition>> {
+    let path = format!("{}/{name}", CRDS.collection_path(None));
+    let request = Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
+    match client.request(request).await {
+        Ok(definition) => Ok(Some(definition)),
+        Err(error) if ApiErrorKind::of(&error) == ApiErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 fn warn_again(definition: &str, error: &(dyn std::error::Error + 'static)) {
     tracing::warn!(
         definition,
@@ -163,95 +193,78 @@ enum Step {
     Write(Plan),
 }
 
-fn decide(
-    wanted: &CustomResourceDefinition,
-    present: Option<&CustomResourceDefinition>,
-    written: bool,
-) -> Result<Step, serde_json::Error> {
-    let object = |wanted: &CustomResourceDefinition| -> Result<Object, serde_json::Error> {
-        Ok(Object {
-            resource: CRDS,
-            key: ObjectKey::cluster(wanted.name_any()),
-            body: serde_json::to_value(wanted)?,
-        })
-    };
+fn decide(wanted: &Definition, present: Option<&Definition>, written: bool) -> Step {
     let Some(present) = present else {
-        return Ok(Step::Write(Plan::of(vec![Effect::Create(object(wanted)?)])));
+        return Step::Write(Plan::of(vec![Effect::Create(wanted.clone().into_object())]));
     };
     if let Some(others) = other_versions(wanted, present) {
-        return Ok(Step::Leave(others));
+        return Step::Leave(others);
     }
     if present.metadata.deletion_timestamp.is_some() {
-        return Ok(Step::Wait("it is being deleted".to_owned()));
+        return Step::Wait("it is being deleted".to_owned());
     }
-    let wanted = &keep_conversion(wanted, present);
     // A new leader finds the CRD as its predecessor wrote it and writes nothing.
-    if !written && !is_as_wanted(wanted, present)? {
-        let said = |text: Option<String>| text.filter(|text| !text.is_empty());
-        let (Some(uid), Some(version)) = (said(present.uid()), said(present.resource_version())) else {
-            return Ok(Step::Wait("the response has no uid or resourceVersion".to_owned()));
-        };
-        let apply = Effect::Apply {
-            object: object(wanted)?,
-            uid: Arc::from(uid),
-            version: Arc::from(version),
-        };
-        return Ok(Step::Write(Plan::of(vec![apply])));
+    if !written {
+        let wanted = keep_conversion(wanted.clone(), present);
+        if !is_as_wanted(&wanted, present) {
+            return apply(wanted, present);
+        }
     }
-    let conditions = present
-        .status
-        .iter()
-        .flat_map(|status| status.conditions.iter().flatten());
+    let conditions = present.status["conditions"].as_array();
     let mut reason = "the apiserver gave no reason".to_owned();
-    for condition in conditions {
-        match (condition.type_.as_str(), condition.status.as_str()) {
-            ("Established", "True") => return Ok(Step::Done),
-            ("NamesAccepted", "False") => reason = condition.message.clone().unwrap_or_default(),
+    for condition in conditions.into_iter().flatten() {
+        match (condition["type"].as_str(), condition["status"].as_str()) {
+            (Some("Established"), Some("True")) => return Step::Done,
+            (Some("NamesAccepted"), Some("False")) => {
+                condition["message"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .clone_into(&mut reason);
+            }
             _ => {}
         }
     }
-    Ok(Step::Wait(reason))
+    Step::Wait(reason)
+}
+
+fn apply(wanted: Definition, present: &Definition) -> Step {
+    let said = |text: &Option<String>| text.as_deref().filter(|text| !text.is_empty()).map(Arc::from);
+    let metadata = &present.metadata;
+    let (Some(uid), Some(version)) = (said(&metadata.uid), said(&metadata.resource_version)) else {
+        return Step::Wait("the response has no uid or resourceVersion".to_owned());
+    };
+    let object = wanted.into_object();
+    Step::Write(Plan::of(vec![Effect::Apply { object, uid, version }]))
 }
 
 /// Returns the CRD with the versions that `present` serves and stores, and without a conversion if
 /// `present` has a webhook. `portreeve conversion` and `portreeve migrate` have set these, and
 /// objects may be stored in a version that only the webhook can convert.
-fn keep_conversion(wanted: &CustomResourceDefinition, present: &CustomResourceDefinition) -> CustomResourceDefinition {
-    let mut kept = wanted.clone();
-    let has_webhook = present
-        .spec
-        .conversion
-        .as_ref()
-        .is_some_and(|conversion| conversion.strategy == "Webhook");
-    if has_webhook {
-        kept.spec.conversion = None;
+fn keep_conversion(mut wanted: Definition, present: &Definition) -> Definition {
+    if present.spec["conversion"]["strategy"] == "Webhook"
+        && let Some(spec) = wanted.spec.as_object_mut()
+    {
+        spec.remove("conversion");
     }
-    for version in &mut kept.spec.versions {
-        let present = present
-            .spec
-            .versions
-            .iter()
-            .find(|present| present.name == version.name);
-        version.served = present.map_or(version.served, |present| present.served);
-        version.storage = present.is_some_and(|present| present.storage);
+    let versions = wanted.spec["versions"].as_array_mut();
+    for version in versions.into_iter().flatten() {
+        let present = present.version(&version["name"]);
+        if let Some(present) = present {
+            version["served"] = present["served"].clone();
+        }
+        version["storage"] = present.is_some_and(|present| present["storage"] == true).into();
     }
-    kept
+    wanted
 }
 
 /// Returns whether a write would change nothing: the schemas are equal, and `present` contains
 /// everything else in `wanted`. The apiserver adds defaults to a CRD, but never to a schema.
-fn is_as_wanted(
-    wanted: &CustomResourceDefinition,
-    present: &CustomResourceDefinition,
-) -> Result<bool, serde_json::Error> {
-    let schemas = |definition: &CustomResourceDefinition| -> Vec<_> {
-        let versions = definition.spec.versions.iter();
-        versions.map(|version| version.schema.clone()).collect()
-    };
-    Ok(
-        schemas(wanted) == schemas(present)
-            && includes(&serde_json::to_value(present)?, &serde_json::to_value(wanted)?),
-    )
+fn is_as_wanted(wanted: &Definition, present: &Definition) -> bool {
+    let (wanted_versions, versions) = (wanted.versions().iter(), present.versions().iter());
+    let schemas = wanted_versions.map(|version| &version["schema"]);
+    schemas.eq(versions.map(|version| &version["schema"]))
+        && includes(&json!(present.metadata), &json!(wanted.metadata))
+        && includes(&present.spec, &wanted.spec)
 }
 
 /// Returns whether `whole` contains all of `part`.
@@ -269,10 +282,13 @@ fn includes(whole: &Value, part: &Value) -> bool {
 }
 
 /// Returns the versions in the cluster that `wanted` would remove, joined by commas.
-fn other_versions(wanted: &CustomResourceDefinition, present: &CustomResourceDefinition) -> Option<String> {
-    let names = |definition: &CustomResourceDefinition| -> BTreeSet<String> {
-        let versions = definition.spec.versions.iter();
-        versions.map(|version| version.name.clone()).collect()
+fn other_versions(wanted: &Definition, present: &Definition) -> Option<String> {
+    let names = |definition: &Definition| -> BTreeSet<String> {
+        let names = definition
+            .versions()
+            .iter()
+            .filter_map(|version| version["name"].as_str());
+        names.map(str::to_owned).collect()
     };
     let others: Vec<_> = names(present).difference(&names(wanted)).cloned().collect();
     (!others.is_empty()).then(|| others.join(", "))
@@ -286,7 +302,7 @@ mod tests {
 
     use super::*;
 
-    fn definition(versions: &[&str], more: &Value) -> CustomResourceDefinition {
+    fn definition(versions: &[&str], more: &Value) -> Definition {
         let versions: Vec<_> = versions
             .iter()
             .map(|name| json!({"name": name, "served": true, "storage": true}))
@@ -303,16 +319,16 @@ mod tests {
         serde_json::from_value(body).unwrap()
     }
 
-    fn step(present: Option<&CustomResourceDefinition>, written: bool) -> String {
-        match decide(&definition(&["v1"], &json!({})), present, written).unwrap() {
+    fn step(present: Option<&Definition>, written: bool) -> String {
+        match decide(&definition(&["v1"], &json!({})), present, written) {
             Step::Write(plan) => plan.to_string(),
             step => format!("{step:?}"),
         }
     }
 
     /// Returns what an apply would write.
-    fn applied(wanted: &CustomResourceDefinition, present: &CustomResourceDefinition) -> Value {
-        match decide(wanted, Some(present), false).unwrap() {
+    fn applied(wanted: &Definition, present: &Definition) -> Value {
+        match decide(wanted, Some(present), false) {
             Step::Write(plan) => match &plan.effects[..] {
                 [Effect::Apply { object, .. }] => object.body.clone(),
                 effects => panic!("{effects:?}"),
@@ -346,7 +362,7 @@ mod tests {
         // A new version is served as wanted.
         let present = with(json!([version("v1", true, true)]), none.clone(), "Namespaced");
         let body = applied(&wanted, &present);
-        assert_eq!(body["spec"]["versions"], json!(wanted.spec.versions));
+        assert_eq!(body["spec"]["versions"], wanted.spec["versions"]);
         assert_eq!(body["spec"]["conversion"], none);
     }
 
