@@ -219,13 +219,15 @@ pub enum Error {
     /// The command got a second signal before it had undone its changes.
     #[error(
         "the command was interrupted twice, and {version} of {name} may be served although its conversion does not \
-         work: run it again, or set served to false for {version}"
+         work: run it again, or set served to false for {version}; the conversion was {former}"
     )]
     Stopped {
         /// The name of the definition.
         name: String,
         /// The version.
         version: String,
+        /// The conversion before the command, without its CA.
+        former: String,
     },
     /// Objects are stored in the version that is about to be withdrawn.
     #[error(

@@ -58,7 +58,8 @@ impl CollectorContext {
             reason,
         } = invalid;
         if *reason == InvalidReason::Coordinates {
-            tracing::info!(%dependent, %owner, "found an owner reference with wrong coordinates");
+            // Many are correct: they name another version of the owner.
+            tracing::debug!(%dependent, %owner, "found an owner reference with other coordinates");
             return;
         }
         tracing::warn!(%dependent, %owner, "found an owner reference with a wrong namespace");

@@ -54,13 +54,14 @@ const COLUMNS: &[Column] = &[
     ),
 ];
 
-/// The columns of v2 after the name. A path that selects from a list prints its first match.
+/// The columns of v2 after the name. A column prints only one match, so they show one schedule,
+/// which every CronTab has.
 const COLUMNS_2: &[Column] = &[
     (
-        "Schedules",
+        "Schedule",
         "string",
-        ".spec.schedules[*].schedule",
-        "The schedules in Cron format",
+        ".spec.schedules[?(@.name=='default')].schedule",
+        "The schedule default in Cron format",
     ),
     (
         "Suspend",

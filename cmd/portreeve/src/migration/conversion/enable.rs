@@ -36,6 +36,7 @@ pub(super) async fn enable(args: &EnableArgs, cluster: &Cluster) -> Result<(), E
     let stopped = || Error::Stopped {
         name: cluster.name.clone(),
         version: version.to_owned(),
+        former: address_of(&before.conversion).to_string(),
     };
     // A signal must not leave a version that does not work.
     let mut signals = Signals::new();
@@ -91,6 +92,18 @@ fn read_manifest(path: &Path) -> Result<Value, Error> {
         path: path.to_owned(),
         source: Box::new(source),
     })
+}
+
+/// Returns a conversion without the CA of its webhook.
+fn address_of(conversion: &Value) -> Value {
+    let mut address = conversion.clone();
+    if let Some(config) = address
+        .pointer_mut("/webhook/clientConfig")
+        .and_then(Value::as_object_mut)
+    {
+        config.remove("caBundle");
+    }
+    address
 }
 
 fn is_served(definition: &Definition, version: &str) -> bool {
@@ -166,7 +179,7 @@ impl Attempt<'_> {
     async fn undo(&self, failure: Failure) -> Error {
         let undone = match (&failure, self.was_usable()) {
             (_, true) if self.is_another_webhook => self.restore().await,
-            (Failure::Interrupted, true) if self.was_served() => Ok("it is served as before"),
+            (Failure::Interrupted, true) if self.was_served() => Ok("it is served as before, without a check"),
             _ if self.was_served() && self.before.may_store(self.version) => {
                 Ok("objects that are stored in it cannot be read in other versions until its conversion works")
             }
