@@ -185,14 +185,23 @@ mod tests {
         Arc::new(serde_json::from_str(&whole).expect("the JSON is a CronJob"))
     }
 
+    /// Observes a change at this second, and returns what is known of the object then.
+    fn observed<K: ScheduleResource>(
+        run_tracker: &RunTracker,
+        change: Change<K>,
+        second: i64,
+        cause: Cause,
+    ) -> ObservedRuns {
+        let now = Timestamp::from_second(second).expect("the time is in range");
+        run_tracker.observe_schedule(&Delta { change, cause }, now);
+        run_tracker.get("u", now)
+    }
+
     #[test]
     fn tracker_remembers_changes_until_the_object_is_deleted() {
         let run_tracker = RunTracker::default();
         let observe = |change, second, cause| {
-            let delta = Delta { change, cause };
-            let now = Timestamp::from_second(second).expect("the time is in range");
-            run_tracker.observe_schedule(&delta, now);
-            let runs = run_tracker.get("u", now);
+            let runs = observed(&run_tracker, change, second, cause);
             runs.rescheduled("default").map(Timestamp::as_second)
         };
         let watch = |change, second| observe(change, second, Cause::Watched);
@@ -215,10 +224,10 @@ mod tests {
         assert_eq!(watch(deleted, 5), None);
     }
 
-    fn cron_tab(uid: &str, schedule: &str, observed: &str) -> Arc<CachedCronTab> {
+    fn cron_tab(schedule: &str, observed: &str) -> Arc<CachedCronTab> {
         let whole = json!({
             "apiVersion": "stable.example.com/v1",
-            "metadata": {"name": "a", "uid": uid},
+            "metadata": {"name": "a", "uid": "u"},
             "spec": {"schedule": schedule, "jobTemplate": {"containers": []}},
             "status": {"observedGeneration": 1, "observedSchedule": format!("{observed} UTC")},
         });
@@ -230,15 +239,12 @@ mod tests {
     fn a_change_that_was_not_seen_applies_since_it_was_found() {
         let run_tracker = RunTracker::default();
         let observe = |change, second, cause| {
-            let delta = Delta { change, cause };
-            let now = Timestamp::from_second(second).expect("the time is in range");
-            run_tracker.observe_schedule(&delta, now);
-            let runs = run_tracker.get("u", now);
+            let runs = observed(&run_tracker, change, second, cause);
             let changed = [runs.rescheduled("default"), runs.unrecorded_since("default")];
             changed.map(|time| time.map(Timestamp::as_second))
         };
-        let (hourly, edited) = (cron_tab("u", "@hourly", "@hourly"), cron_tab("u", "@daily", "@hourly"));
-        let recorded = cron_tab("u", "@daily", "@daily");
+        let (hourly, edited) = (cron_tab("@hourly", "@hourly"), cron_tab("@daily", "@hourly"));
+        let recorded = cron_tab("@daily", "@daily");
         let updated = |old: &Arc<CachedCronTab>, new: &Arc<CachedCronTab>| Change::Updated {
             old: Arc::clone(old),
             new: Arc::clone(new),
@@ -264,7 +270,7 @@ mod tests {
     #[test]
     fn a_refused_status_is_remembered_until_the_object_changes() {
         let run_tracker = RunTracker::default();
-        let (uid, object) = (Arc::from("u"), cron_tab("u", "@hourly", "@hourly"));
+        let (uid, object) = (Arc::from("u"), cron_tab("@hourly", "@hourly"));
         let is_refused = || run_tracker.get("u", Timestamp::UNIX_EPOCH).is_status_refused;
         run_tracker.observe_refused_status(&uid);
         assert!(is_refused());

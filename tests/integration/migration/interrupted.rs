@@ -16,11 +16,9 @@ use crate::fixtures::LIMIT;
 
 #[tokio::test]
 async fn an_interrupted_check_withdraws_v2() -> Result<()> {
-    let environment = shared().await?;
-    let gadgets = environment.gadgets("interrupted").await?;
+    let gadgets = shared().await?.gadgets("interrupted").await?;
     let [_, ca] = gadgets.webhook();
-    let flags = ["conversion", "enable", "--url=https://localhost:1", &ca];
-    let process = gadgets.spawn(environment.plane.kubeconfig(), &flags)?;
+    let process = spawn_enable(&gadgets, &["--url=https://localhost:1", &ca]).await?;
     eventually(LIMIT, "v2 to be served for the check", || async {
         let versions = gadgets.versions().await?;
         ensure!(versions.starts_with("served v1 v2,"), "{versions}");
@@ -36,6 +34,11 @@ async fn an_interrupted_check_withdraws_v2() -> Result<()> {
     ensure_withdrawn(&gadgets).await
 }
 
+async fn spawn_enable(gadgets: &Gadgets<'_>, flags: &[&str]) -> Result<Process> {
+    let flags = [&["conversion", "enable"], flags].concat();
+    gadgets.spawn(shared().await?.plane.kubeconfig(), &flags)
+}
+
 /// Interrupts a command after this line, and checks its error.
 async fn interrupt_at(process: &Process, line: &str, error: &str) -> Result<()> {
     process.wait_for_log(LIMIT, |logged| logged.contains(line)).await?;
@@ -48,10 +51,9 @@ async fn interrupt_at(process: &Process, line: &str, error: &str) -> Result<()> 
 
 #[tokio::test]
 async fn an_interrupted_wait_for_the_ca_serves_nothing() -> Result<()> {
-    let environment = shared().await?;
-    let gadgets = environment.gadgets("interrupted-wait").await?;
+    let gadgets = shared().await?.gadgets("interrupted-wait").await?;
     let [url, _] = gadgets.webhook();
-    let process = gadgets.spawn(environment.plane.kubeconfig(), &["conversion", "enable", &url])?;
+    let process = spawn_enable(&gadgets, &[&url]).await?;
     interrupt_at(
         &process,
         "waiting for the CA",
@@ -64,14 +66,12 @@ async fn an_interrupted_wait_for_the_ca_serves_nothing() -> Result<()> {
 /// The webhook that is checked again is the one that serves v2, even if it is away at the moment.
 #[tokio::test]
 async fn an_interrupted_second_check_changes_nothing() -> Result<()> {
-    let environment = shared().await?;
-    let gadgets = environment.gadgets("interrupted-again").await?;
+    let gadgets = shared().await?.gadgets("interrupted-again").await?;
     gadgets.enable().await?;
     let away = point_to_nobody(&gadgets).await?;
     let before = gadgets.definition().await?["spec"].take();
     let [_, ca] = gadgets.webhook();
-    let flags = ["conversion", "enable", &format!("--url={away}"), &ca];
-    let process = gadgets.spawn(environment.plane.kubeconfig(), &flags)?;
+    let process = spawn_enable(&gadgets, &[&format!("--url={away}"), &ca]).await?;
     interrupt_at(
         &process,
         "checking v2",
@@ -101,8 +101,7 @@ async fn patch_definition(gadgets: &Gadgets<'_>, patch: &Patch<Value>) -> Result
 /// Somebody has withdrawn v2 although objects may be stored in it.
 #[tokio::test]
 async fn an_interrupted_check_of_a_withdrawn_version_withdraws_it_again() -> Result<()> {
-    let environment = shared().await?;
-    let gadgets = environment.gadgets("interrupted-withdrawn").await?;
+    let gadgets = shared().await?.gadgets("interrupted-withdrawn").await?;
     gadgets.enable().await?;
     gadgets.succeed(&super::steps::FAST).await?;
     let away = point_to_nobody(&gadgets).await?;
@@ -113,8 +112,7 @@ async fn an_interrupted_check_of_a_withdrawn_version_withdraws_it_again() -> Res
     let withdrawn = json!([{"op": "replace", "path": path, "value": false}]);
     patch_definition(&gadgets, &Patch::Json(serde_json::from_value(withdrawn)?)).await?;
     let [_, ca] = gadgets.webhook();
-    let flags = ["conversion", "enable", &format!("--url={away}"), &ca];
-    let process = gadgets.spawn(environment.plane.kubeconfig(), &flags)?;
+    let process = spawn_enable(&gadgets, &[&format!("--url={away}"), &ca]).await?;
     interrupt_at(
         &process,
         "checking v2",

@@ -13,15 +13,9 @@ pub(super) struct Signals {
 
 impl Signals {
     pub(super) fn new() -> Self {
-        let streams = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
-        let (Ok(interrupt), Ok(terminate)) = streams else {
-            return Self {
-                streams: None,
-                received: 0,
-            };
-        };
+        let (interrupt, terminate) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
         Self {
-            streams: Some((interrupt, terminate)),
+            streams: interrupt.ok().zip(terminate.ok()),
             received: 0,
         }
     }

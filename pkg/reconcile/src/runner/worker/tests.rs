@@ -129,6 +129,14 @@ impl Fixture {
         running.join_all().await;
     }
 
+    /// Writes the events that wait, and returns all requests.
+    async fn asked_with_events(self) -> Vec<String> {
+        let stop = Shutdown::new();
+        stop.request();
+        self.event_writer.run(stop).await;
+        std::mem::take(&mut *self.asked.lock())
+    }
+
     fn count(&self, metric: &str) -> f64 {
         let families = self.registry.gather();
         let family = families.iter().find(|family| family.name() == metric).unwrap();
@@ -231,10 +239,7 @@ async fn a_rejected_report_is_an_event() {
     let fixture = fixture(vec![error_response(403, "Forbidden"); 20], |_| create());
     fixture.until_asked("a", 9).await;
     assert!(fixture.count("controller_runtime_terminal_reconcile_errors_total") >= 6.0);
-    let stop = Shutdown::new();
-    stop.request();
-    fixture.event_writer.run(stop).await;
-    let asked = fixture.asked.lock();
+    let asked = fixture.asked_with_events().await;
     let events = asked.iter().filter(|asked| asked.ends_with("/events")).count();
     assert_eq!(events, 2, "one for the plan and one for the report");
     let count = |verb: &str| asked.iter().filter(|asked| asked.starts_with(verb)).count();
@@ -336,10 +341,7 @@ async fn a_permanently_stale_status_is_reported() {
     let fixture = fixture(vec![error_response(409, "Conflict"); 40], patch);
     // The last one observes three more times: for its plan, for a comparison and for the report.
     fixture.until_asked("a", 15).await;
-    let stop = Shutdown::new();
-    stop.request();
-    fixture.event_writer.run(stop).await;
-    let asked = fixture.asked.lock();
+    let asked = fixture.asked_with_events().await;
     assert!(asked.iter().any(|asked| asked.ends_with("/events")), "{asked:?}");
 }
 
@@ -356,10 +358,7 @@ async fn a_status_of_an_object_that_changes_is_only_retried() {
     };
     let fixture = fixture(vec![error_response(409, "Conflict"); 40], patch);
     fixture.until_asked("a", 20).await;
-    let stop = Shutdown::new();
-    stop.request();
-    fixture.event_writer.run(stop).await;
-    let asked = fixture.asked.lock();
+    let asked = fixture.asked_with_events().await;
     assert!(asked.iter().all(|asked| asked.starts_with("PATCH")), "{asked:?}");
 }
 
