@@ -52,6 +52,7 @@ const RELIST_AFTER_PANIC: Duration = Duration::from_secs(30);
 /// received version; when that version has expired (event or HTTP status), the loop lists again.
 /// Failures back off with jitter.
 pub(crate) fn reflect(config: ReflectorConfig, readers: Arc<Readers>) -> impl Future<Output = ()> + Send {
+    let term = *config.terms.borrow();
     let mut reflector = Reflector {
         backoff: Backoff::new(),
         outages: config.outage.count(),
@@ -62,7 +63,7 @@ pub(crate) fn reflect(config: ReflectorConfig, readers: Arc<Readers>) -> impl Fu
         relist_reason: None,
         listed: None,
         trust: WatchTrust::new(config.idle_timeout, Instant::now()),
-        term: 0,
+        term,
         active: ActiveReaders::new(Arc::clone(&readers)),
         readers,
         config,
@@ -70,10 +71,13 @@ pub(crate) fn reflect(config: ReflectorConfig, readers: Arc<Readers>) -> impl Fu
     let mut terms = reflector.config.terms.clone();
     async move {
         loop {
-            reflector.term = *terms.borrow_and_update();
+            let term = *terms.borrow_and_update();
+            if std::mem::replace(&mut reflector.term, term) != term {
+                reflector.relist_reason = Some(RelistReason::Term);
+            }
             tokio::select! {
                 () = reflector.list_and_watch() => {}
-                () = next_term(&mut terms) => reflector.relist_reason = Some(RelistReason::Term),
+                () = next_term(&mut terms) => {}
             }
         }
     }
