@@ -119,8 +119,9 @@ pub enum Error {
     },
     /// Some objects are still stored in another version.
     #[error(
-        "{count} objects of {name} are not stored in {version}, so status.storedVersions is unchanged: correct what \
-         the lines above report, then run the command again"
+        "failed to store {} of {name} in {version}, so status.storedVersions is unchanged: correct what the lines \
+         above report, then run the command again",
+        objects(*count)
     )]
     Incomplete {
         /// The name of the definition.
@@ -128,12 +129,13 @@ pub enum Error {
         /// The version.
         version: String,
         /// The number of objects.
-        count: usize,
+        count: u64,
     },
     /// Objects have data that the version cannot express.
     #[error(
-        "{version} cannot express {count} objects of {name}, which are listed above: change or delete them, or drop \
-         what {version} cannot express by removing their annotation {annotation} in {version}, then run the command again"
+        "{version} cannot express {} of {name}, as listed above: change or delete what is listed, or drop what \
+         {version} cannot express by removing the annotation {annotation} in {version}, then run the command again",
+        objects(*count)
     )]
     Inexpressible {
         /// The name of the definition.
@@ -141,7 +143,7 @@ pub enum Error {
         /// The version.
         version: String,
         /// The number of objects.
-        count: usize,
+        count: u64,
         /// The annotation of these objects.
         annotation: String,
     },
@@ -253,4 +255,12 @@ pub enum Error {
     /// Standard output cannot be written.
     #[error("failed to write to standard output")]
     Print(#[source] std::io::Error),
+}
+
+/// Returns a number of objects for a message.
+pub(super) fn objects(count: u64) -> String {
+    match count {
+        1 => "1 object".to_owned(),
+        _ => format!("{count} objects"),
+    }
 }

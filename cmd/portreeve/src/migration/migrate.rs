@@ -18,6 +18,7 @@ use super::{
     Error,
     cluster::Cluster,
     definition::Definition,
+    error::objects,
     objects::{Pages, find},
     progress::{Progress, report},
 };
@@ -62,11 +63,12 @@ async fn migrate(args: &Args, cluster: &Cluster) -> Result<(), Error> {
         let (inexpressible, count) = find(list(args.page_size), |object| object.has_any(&newer)).await?;
         if definition.stores_only(target) {
             print(&format!(
-                "all {count} objects of {} are stored in {target}",
-                cluster.name
+                "{} is stored in {target} only: {}",
+                cluster.name,
+                objects(count)
             ))?;
         } else {
-            print(&preview(&definition, target, count - inexpressible.len() as u64))?;
+            print(&preview(&definition, target, count, inexpressible.len() as u64))?;
         }
         return expressible(&definition, target, &inexpressible);
     }
@@ -100,7 +102,7 @@ async fn migrate(args: &Args, cluster: &Cluster) -> Result<(), Error> {
         return Err(Error::Incomplete {
             name: cluster.name.clone(),
             version: target.to_owned(),
-            count: missing.len(),
+            count: missing.len() as u64,
         });
     }
     let inexpressible: Vec<_> = outcome.inexpressible.into_iter().collect();
@@ -152,15 +154,20 @@ fn readable<T>(listed: Result<T, Error>) -> Result<T, Error> {
     })
 }
 
-/// Returns what the command would do.
-fn preview(definition: &Definition, target: &str, count: u64) -> String {
+/// Returns what the command would do with all objects, some of which the version cannot express.
+fn preview(definition: &Definition, target: &str, count: u64, inexpressible: u64) -> String {
     let Definition { name, .. } = definition;
     let stored = definition.stored_versions.join(", ");
+    let last = if inexpressible == 0 {
+        format!("would set status.storedVersions to [{target}]; it is [{stored}]")
+    } else {
+        format!("would not change status.storedVersions, which is [{stored}]")
+    };
     format!(
         "would set the storage version of {name} to {target}; it is {}\n\
-         would write up to {count} objects without a change, so that they are stored in {target}\n\
-         would set status.storedVersions to [{target}]; it is [{stored}]",
-        definition.storage()
+         would write up to {} without a change, for storage in {target}\n{last}",
+        definition.storage(),
+        objects(count - inexpressible)
     )
 }
 
@@ -173,7 +180,7 @@ pub(super) fn expressible(definition: &Definition, target: &str, inexpressible: 
     Err(Error::Inexpressible {
         name: definition.name.clone(),
         version: target.to_owned(),
-        count: inexpressible.len(),
+        count: inexpressible.len() as u64,
         annotation: definition.annotations_of_newer(target).join(" or "),
     })
 }
