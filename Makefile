@@ -26,12 +26,12 @@ run: servers ## start a control plane, the daemon with every controller and the 
 
 .PHONY: test
 # Tests mostly wait for servers, so more of them run than there are cores. The servers are
-# short-lived Go programs, so they need little garbage collection.
-test: export RUST_TEST_THREADS ?= 10
+# short-lived Go programs, so they need little garbage collection and few threads.
+test: export RUST_TEST_THREADS ?= 8
 test: export GOGC ?= off
 test: export GOMEMLIMIT ?= 1GiB
 test: control-plane manifest-tools prometheus cainjector former-version image-binary loom ## run every test of the workspace, on real servers
-	$(CARGO) test --locked --workspace
+	GOMAXPROCS=1 $(CARGO) test --locked --workspace
 
 .PHONY: loom
 loom: ## test interleavings of threads in the work queue with loom; LOOM_MAX_PREEMPTIONS=n tests more

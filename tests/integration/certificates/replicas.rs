@@ -35,15 +35,15 @@ use crate::fixtures::{
 /// The number of CAs that follow each other. `make chaos` sets the variable.
 const ROTATIONS: &str = "ROTATIONS";
 const DEFAULT_ROTATIONS: usize = 20;
-/// A CA is replaced after two thirds of this time. It leaves time for a change of the leader in
-/// each rotation, on a busy machine.
-const LIFETIME: &str = "12s";
+/// A CA is replaced after two thirds of this time. The last third has to suffice for a change of
+/// the leader, and for the replacement to reach every replica and the apiserver, on a busy machine.
+const LIFETIME: &str = "24s";
 /// How long all rotations may take, for each of them.
-const PER_ROTATION: Duration = Duration::from_secs(30);
+const PER_ROTATION: Duration = Duration::from_secs(45);
 /// The time between two writes.
 const WRITE_EVERY: Duration = Duration::from_millis(20);
 /// The time between the ends of two replicas.
-const REPLACE_EVERY: Duration = Duration::from_secs(5);
+const REPLACE_EVERY: Duration = Duration::from_secs(10);
 const REPLICAS: usize = 3;
 /// The number of CronTabs that are written to.
 const WRITERS: u32 = 16;

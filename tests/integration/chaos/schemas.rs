@@ -147,7 +147,7 @@ async fn schedules_run_again_when_their_crd_is_recreated() -> Result<()> {
     served.wait_for_matched(1, RETRY_LIMIT).await?;
     let bad = UndecodableObject::create::<CronTab>(&scenario, &json!({"schedule": 7})).await?;
     bad.wait_until_reported(&scenario).await?;
-    let again = serde_json::from_value(Kind::CronTab.manifest("again", "*/10 * * * *", &json!({})))?;
+    let again = serde_json::from_value(Kind::CronTab.manifest("again", &scenario.work.schedule, &json!({})))?;
     let crontabs = Kind::CronTab.objects(&fixture.namespace);
     let parameters = PostParams::default();
     eventually(LIMIT, "CronTabs to be served", || crontabs.create(&parameters, &again)).await?;

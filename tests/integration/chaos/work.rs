@@ -41,6 +41,8 @@ pub(super) struct Work {
     waves: usize,
     /// The first wave whose Foos still exist.
     first_wave: usize,
+    /// The schedule of the CronTab and of the CronJob.
+    pub(super) schedule: String,
     /// The due time of the last wave, of both schedules.
     pub(super) slot: Timestamp,
     /// The replicas of each Foo, by name. Each Foo has a Deployment of the same name.
@@ -55,10 +57,13 @@ pub(super) struct Work {
 impl Work {
     pub(super) async fn start(plane: &ControlPlane, clock: &OffsetClock) -> Result<Self> {
         let fixture = NamespaceFixture::new(plane, "chaos").await?;
+        // The first slot lies as far in the future as a step allows, so that only the test's clock
+        // reaches it.
+        let slot = next_minute(Timestamp::now(), 1) + minutes(STEP - 1);
+        let schedule = format!("{}-59/{STEP} * * * *", slot.as_second() / 60 % STEP);
         for kind in Kind::BOTH {
             let more = json!({"successfulJobsHistoryLimit": 1});
-            kind.create(&fixture.namespace, kind.name(), &format!("*/{STEP} * * * *"), &more)
-                .await?;
+            kind.create(&fixture.namespace, kind.name(), &schedule, &more).await?;
         }
         Ok(Self {
             dynamic_client: DynamicClient::of(&fixture.namespace),
@@ -66,9 +71,8 @@ impl Work {
             clock: clock.clone(),
             waves: 0,
             first_wave: 0,
-            // The first slot must lie far enough in the future that only the test's clock reaches
-            // it.
-            slot: next_minute(Timestamp::now() + minutes(STEP), STEP),
+            schedule,
+            slot,
             foos: BTreeMap::new(),
             jobs: Vec::new(),
             expected_objects: ExpectedObjects::default(),

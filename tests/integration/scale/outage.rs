@@ -23,8 +23,19 @@ const CLIENTS: usize = 16;
 /// The number of failed probes after which the daemon has detected the outage.
 const PROBES: u64 = 6;
 
-/// Runs `work`, and returns its result with the largest number of requests in any second of it.
-async fn busiest_second<T>(requests: &RequestCounter, work: impl Future<Output = Result<T>>) -> Result<(T, u64)> {
+/// The time in which requests are compared. Few requests are compared as a whole, because a busy
+/// machine spreads them over any number of seconds.
+fn window() -> Duration {
+    if is_full_size() {
+        Duration::from_secs(1)
+    } else {
+        Duration::MAX
+    }
+}
+
+/// Runs `work`, and returns its result with the largest number of requests in any [`window`] of it.
+async fn most_requests<T>(requests: &RequestCounter, work: impl Future<Output = Result<T>>) -> Result<(T, u64)> {
+    let window = window();
     let mut samples = vec![(Instant::now(), requests.matched())];
     let mut ticks = interval(Duration::from_millis(10));
     let mut work = pin!(work);
@@ -38,7 +49,7 @@ async fn busiest_second<T>(requests: &RequestCounter, work: impl Future<Output =
     let mut first = 0;
     let mut most = 0;
     for (at, count) in &samples {
-        while *at > samples[first].0 + Duration::from_secs(1) {
+        while at.duration_since(samples[first].0) > window {
             first += 1;
         }
         most = most.max(count - samples[first].1);
@@ -68,8 +79,8 @@ async fn wait_until_idle(daemon: &Daemon) -> Result<()> {
     .await
 }
 
-/// In no second after an outage does a daemon send more than 1.5 times the requests of the busiest
-/// second of a start with as much work.
+/// After an outage, a daemon sends at most 1.5 times the requests of a start with as much work, in
+/// any second if there are many objects.
 #[tokio::test]
 async fn many_failed_items_cause_no_more_requests_after_an_outage_than_a_start() -> Result<()> {
     let count = if is_full_size() { 1_000 } else { 60 };
@@ -92,7 +103,7 @@ async fn many_failed_items_cause_no_more_requests_after_an_outage_than_a_start()
         wait_until_idle(&daemon).await?;
         Ok(daemon)
     };
-    let (_daemon, at_start) = busiest_second(&requests, start).await?;
+    let (_daemon, at_start) = most_requests(&requests, start).await?;
 
     let creations = Matcher::any().method("POST").resource("deployments");
     let failures = proxy.respond(creations, CannedResponse::unavailable(), Repeat::UntilHealed);
@@ -111,11 +122,11 @@ async fn many_failed_items_cause_no_more_requests_after_an_outage_than_a_start()
         }
         wait_for_deployments(fixture, count).await
     };
-    let ((), after_outage) = busiest_second(&requests, recovery).await?;
-    println!("at most {at_start} requests per second at the start, {after_outage} after the outage");
+    let ((), after_outage) = most_requests(&requests, recovery).await?;
+    println!("{at_start} requests at the start, {after_outage} after the outage");
     ensure!(
         2 * after_outage <= 3 * at_start,
-        "{after_outage} requests in a second after the outage, {at_start} at the start"
+        "{after_outage} requests after the outage, {at_start} at the start"
     );
     Ok(())
 }

@@ -200,10 +200,12 @@ impl Storm {
     }
 
     /// Counts writes for the window of this size, and checks that there are some, but not too many.
+    /// Events do not count: they are queued, so a slow apiserver gets those of earlier retries.
     async fn check_writes(&self, size: &Size) -> Result<()> {
         let start = Timestamp::now();
         sleep(size.window).await;
-        let writes = self.writes_since(start)?;
+        let mut writes = self.writes_since(start)?;
+        writes.retain(|write| write.resource() != "events");
         let seconds = usize::try_from(size.window.as_secs())?;
         let mut per_second = vec![0; seconds + 1];
         for write in &writes {
