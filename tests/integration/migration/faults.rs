@@ -221,7 +221,7 @@ async fn objects_that_cannot_be_written_are_reported() -> Result<()> {
         "{errors}"
     );
     ensure!(
-        errors.contains("1 objects of ") && errors.contains("status.storedVersions is unchanged"),
+        errors.contains("1 object of ") && errors.contains("status.storedVersions is unchanged"),
         "{errors}"
     );
     ensure!(migration.gadgets.stored_in().await? == (1, 49));
