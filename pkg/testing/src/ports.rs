@@ -2,6 +2,8 @@
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
 
@@ -10,17 +12,21 @@ use anyhow::{Context, Result};
 /// server's restart.
 const PORTS: Range<u16> = 20_000..30_000;
 const ATTEMPTS: usize = 100;
+/// The place of the next port in the range, which begins again at its end. Other processes begin
+/// elsewhere.
+static NEXT: LazyLock<AtomicUsize> = LazyLock::new(|| AtomicUsize::new(fastrand::usize(..PORTS.len())));
 
-/// Returns a port on 127.0.0.1 on which no process listens.
+/// Returns a port on 127.0.0.1 on which no process listens. A process gets each port once, until it
+/// has asked for 10,000.
 ///
 /// Another process may take it before it is used, so a caller that starts a server must be able to
 /// retry with another port.
 ///
 /// # Errors
-/// Returns an error if 100 random ports in a row are taken.
+/// Returns an error if 100 ports in a row are taken.
 pub fn free_port() -> Result<u16> {
     (0..ATTEMPTS)
-        .map(|_| fastrand::u16(PORTS))
+        .filter_map(|_| PORTS.clone().nth(NEXT.fetch_add(1, Ordering::Relaxed) % PORTS.len()))
         .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
         .with_context(|| format!("found no free port on 127.0.0.1 among {ATTEMPTS} of {PORTS:?}"))
 }
