@@ -50,6 +50,9 @@ pub(crate) struct Limits {
     pub(crate) headers: Duration,
     /// The time limit from the head of a request to the head of its response.
     pub(crate) request: Duration,
+    /// How old a connection must be for a stop request to close it before its first request. A
+    /// client that has just connected fails a call if that happens, and does not repeat it.
+    pub(crate) first_request: Duration,
     /// The time limit from the stop request to the end of the last connection.
     pub(crate) drain: Duration,
 }
@@ -62,6 +65,8 @@ impl Default for Limits {
             handshake: Duration::from_secs(10),
             headers: Duration::from_secs(32),
             request: Duration::from_mins(1),
+            // Go's net/http has the same limit in Server.Shutdown.
+            first_request: Duration::from_secs(5),
             drain: Duration::from_secs(5),
         }
     }
@@ -85,8 +90,12 @@ struct Slot {
 
 #[derive(Clone, Copy)]
 enum Usage {
-    /// No admitted request is in progress: the connection waits for the handshake, for the next
-    /// request or for its admission, or sends a response.
+    /// The connection waits for the handshake or for the first request.
+    New {
+        since: Instant,
+    },
+    /// No admitted request is in progress: the connection waits for the next request or for its
+    /// admission, or sends a response.
     Unused {
         since: Instant,
     },
@@ -134,13 +143,18 @@ impl Connections {
         self.slots.retain(|(id, _)| *id != ended);
     }
 
+    /// Returns whether there is a free slot.
+    pub(crate) fn has_room(&self) -> bool {
+        self.slots.len() < self.shared.limits.connections
+    }
+
     /// Waits until one more connection may be opened. When all slots are taken, closes the
     /// connection that has been unused for the longest time, provided that its grace period is
     /// over.
     pub(crate) async fn make_room(&mut self) {
-        while self.slots.len() >= self.shared.limits.connections {
+        while !self.has_room() {
             let unused = self.slots.iter().filter_map(|(_, slot)| match *slot.usage.borrow() {
-                Usage::Unused { since } => Some((since, slot)),
+                Usage::New { since } | Usage::Unused { since } => Some((since, slot)),
                 Usage::Active => None,
             });
             let evictable_at = match unused.min_by_key(|(since, _)| *since) {
@@ -160,10 +174,9 @@ impl Connections {
         }
     }
 
-    /// Serves the connection in a separate task. The caller must call
-    /// [`make_room`](Self::make_room) first.
+    /// Serves the connection in a separate task. There must be a free slot.
     pub(crate) fn open(&mut self, stream: TcpStream, peer: SocketAddr) {
-        let usage = watch::Sender::new(Usage::Unused { since: Instant::now() });
+        let usage = watch::Sender::new(Usage::New { since: Instant::now() });
         let slot = Arc::new(Slot {
             usage,
             evict: CancellationToken::new(),
@@ -179,7 +192,8 @@ impl Connections {
         self.slots.push((task.id(), slot));
     }
 
-    /// Waits for requests in progress, up to the time limit, and joins every task.
+    /// Waits for requests in progress and for the first requests of new connections, up to the time
+    /// limits, and joins every task.
     ///
     /// The caller must have cancelled the `stop` token of [`Shared`], which every connection
     /// observes.
@@ -210,8 +224,9 @@ async fn serve(stream: TcpStream, peer: SocketAddr, shared: Shared, slot: &Arc<S
     } = shared;
     let acceptor = TlsAcceptor::from(Arc::clone(&config.borrow()));
     let handshake = tokio::time::timeout(limits.handshake, acceptor.accept(stream));
+    let mut stopped = pin!(slot.stopped(&stop, limits.first_request));
     let stream = tokio::select! {
-        () = stop.cancelled() => return,
+        () = &mut stopped => return,
         result = handshake => match result {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return tracing::debug!(%peer, %error, "failed TLS handshake"),
@@ -230,8 +245,10 @@ async fn serve(stream: TcpStream, peer: SocketAddr, shared: Shared, slot: &Arc<S
     });
     let mut connection = pin!(http(&limits).serve_connection(TokioIo::new(stream), service));
     let ended = tokio::select! {
+        // A request that has arrived is read before the connection is closed.
+        biased;
         ended = connection.as_mut() => ended,
-        () = stop.cancelled() => {
+        () = stopped => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -252,6 +269,19 @@ pub(crate) fn http(limits: &Limits) -> http1::Builder {
 }
 
 impl Slot {
+    /// Waits for the stop request, and then, if the connection is new, for its first request or
+    /// until it has the given age.
+    async fn stopped(&self, stop: &CancellationToken, age: Duration) {
+        stop.cancelled().await;
+        let mut usage = self.usage.subscribe();
+        let Usage::New { since } = *usage.borrow() else {
+            // The runtime looks for bytes that have arrived.
+            return task::yield_now().await;
+        };
+        let first_request = usage.wait_for(|usage| !matches!(usage, Usage::New { .. }));
+        _ = tokio::time::timeout_at(since + age, first_request).await;
+    }
+
     /// Extends the grace period for the admission of a request.
     fn received_request(&self) {
         self.usage.send_replace(Usage::Unused { since: Instant::now() });

@@ -193,8 +193,8 @@ impl Server {
         self.sink = sink.clone();
     }
 
-    /// Serves until `stop` is cancelled, then stops listening, waits for requests in progress (for
-    /// at most 5 s) and joins every task.
+    /// Serves until `stop` is cancelled, then stops listening, waits for requests in progress and
+    /// for the first requests of new connections (for at most 5 s), and joins every task.
     ///
     /// # Errors
     ///
@@ -245,11 +245,24 @@ impl Server {
             never = reloading => match never {},
             reason = control.maintain() => Err(Error::Access { reason }),
         };
-        drop(listener);
+        open_waiting(listener, &mut connections);
         stop.cancel();
         connections.drain().await;
         tracing::info!(listener = name, %address, "stopped serving HTTPS");
         result
+    }
+}
+
+/// Opens the connections that were established but not accepted, as far as there are slots, and
+/// stops listening. Their clients would get a reset otherwise.
+fn open_waiting(listener: tokio::net::TcpListener, connections: &mut Connections) {
+    let Ok(listener) = listener.into_std() else { return };
+    while connections.has_room() {
+        let Ok((stream, peer)) = listener.accept() else { return };
+        let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
+        if let Ok(stream) = stream {
+            connections.open(stream, peer);
+        }
     }
 }
 

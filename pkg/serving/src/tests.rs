@@ -166,6 +166,11 @@ impl Running {
 
     /// Connects with a client that trusts only this certificate.
     async fn connect_trusting(&self, certificate: CertificateDer<'static>) -> io::Result<TlsStream<TcpStream>> {
+        let stream = soon(TcpStream::connect(self.address)).await.unwrap();
+        Self::handshake(stream, certificate).await
+    }
+
+    async fn handshake(stream: TcpStream, certificate: CertificateDer<'static>) -> io::Result<TlsStream<TcpStream>> {
         let mut roots = RootCertStore::empty();
         roots.add(certificate).unwrap();
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -173,7 +178,6 @@ impl Running {
             .unwrap()
             .with_root_certificates(roots)
             .with_no_client_auth();
-        let stream = soon(TcpStream::connect(self.address)).await.unwrap();
         let name = ServerName::try_from("localhost").unwrap();
         soon(TlsConnector::from(Arc::new(config)).connect(name, stream)).await
     }

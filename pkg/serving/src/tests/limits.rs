@@ -176,9 +176,13 @@ async fn open_connections_never_exceed_the_slots() {
 #[tokio::test]
 async fn stopping_finishes_active_requests_and_accepts_no_more() {
     let (mut gate, extra_routes) = Gate::new();
+    let limits = Limits {
+        first_request: Duration::ZERO,
+        ..Limits::default()
+    };
     let mut running = Running::start(
         &allow_paths("/*"),
-        Limits::default(),
+        limits,
         HttpEndpoints {
             extra_routes,
             ..endpoints()
@@ -201,6 +205,26 @@ async fn stopping_finishes_active_requests_and_accepts_no_more() {
     let reply = Reply::read(waiting).await;
     assert_eq!(reply.show(), "200 waited");
     assert!(reply.head.contains("connection: close"), "{}", reply.head);
+    running.stopped().await.unwrap();
+}
+
+#[tokio::test]
+async fn stopping_waits_for_the_first_request_of_new_connections() {
+    let mut running = Running::with(endpoints());
+    let mut clients = vec![running.connect().await];
+    let connected = soon(TcpStream::connect(running.address)).await.unwrap();
+    running.stop.cancel();
+    clients.push(
+        Running::handshake(connected, running.certificate.clone())
+            .await
+            .unwrap(),
+    );
+    for mut client in clients {
+        soon(client.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+            .await
+            .unwrap();
+        assert_eq!(Reply::read(client).await.status(), "200");
+    }
     running.stopped().await.unwrap();
 }
 
