@@ -26,10 +26,12 @@ run: servers ## start a control plane, the daemon with every controller and the 
 
 .PHONY: test
 # Tests mostly wait for servers, so more of them run than there are cores. The servers are
-# short-lived Go programs, so they need little garbage collection and few threads.
+# short-lived Go programs, so they need little garbage collection and few threads. Errors have a
+# context, so a backtrace would only bury the message.
 test: export RUST_TEST_THREADS ?= 8
 test: export GOGC ?= off
 test: export GOMEMLIMIT ?= 1GiB
+test: export RUST_BACKTRACE = 0
 test: control-plane manifest-tools prometheus cainjector former-version image-binary loom ## run every test of the workspace, on real servers
 	GOMAXPROCS=1 $(CARGO) test --locked --workspace
 
