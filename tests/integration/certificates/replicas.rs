@@ -34,12 +34,13 @@ use crate::fixtures::{
 
 /// The number of CAs that follow each other. `make chaos` sets the variable.
 const ROTATIONS: &str = "ROTATIONS";
-const DEFAULT_ROTATIONS: usize = 20;
-/// A CA is replaced after two thirds of this time. The last third has to suffice for a change of
-/// the leader, and for the replacement to reach every replica and the apiserver, on a busy machine.
-const LIFETIME: &str = "24s";
+const DEFAULT_ROTATIONS: usize = 10;
+/// A CA is replaced after two thirds of this time. The last third has to suffice for changes of the
+/// leader, also when a Lease has to expire, and for the replacement to reach every replica and the
+/// apiserver, on a busy machine.
+const LIFETIME: &str = "48s";
 /// How long all rotations may take, for each of them.
-const PER_ROTATION: Duration = Duration::from_secs(45);
+const PER_ROTATION: Duration = Duration::from_secs(75);
 /// The time between two writes.
 const WRITE_EVERY: Duration = Duration::from_millis(20);
 /// The time between the ends of two replicas.
@@ -139,10 +140,9 @@ async fn start_replica(plane: &ControlPlane, name: &str, port: u16) -> Result<Da
         &lifetimes[0],
         &lifetimes[1],
         bundles,
-        "--tls-ca-grace-period=1s",
+        "--tls-ca-grace-period=3s",
         "--tls-secret=portreeve-system/portreeve-serving",
         "--tls-issue-names=localhost",
-        "--webhook-shutdown-delay=5s",
         "--leader-elect",
         "--leader-elect-lease-duration=6s",
         "--leader-elect-renew-deadline=5s",
