@@ -176,6 +176,8 @@ impl Connections {
 
     /// Serves the connection in a separate task. There must be a free slot.
     pub(crate) fn open(&mut self, stream: TcpStream, peer: SocketAddr) {
+        // A response goes out at once. If that cannot be set, the connection works anyway.
+        drop(stream.set_nodelay(true));
         let usage = watch::Sender::new(Usage::New { since: Instant::now() });
         let slot = Arc::new(Slot {
             usage,

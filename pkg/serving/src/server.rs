@@ -271,11 +271,7 @@ async fn accept(listener: &tokio::net::TcpListener) -> (TcpStream, SocketAddr) {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     loop {
         match listener.accept().await {
-            Ok((stream, peer)) => {
-                // A response goes out at once. If that cannot be set, the connection works anyway.
-                drop(stream.set_nodelay(true));
-                return (stream, peer);
-            }
+            Ok(accepted) => return accepted,
             // The client disconnected before the accept, which is not an error of the server.
             Err(error) if matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset) => {}
             Err(error) => {

@@ -170,6 +170,7 @@ impl Running {
         Self::handshake(stream, certificate).await
     }
 
+    /// Does the TLS handshake as a client that trusts only this certificate.
     async fn handshake(stream: TcpStream, certificate: CertificateDer<'static>) -> io::Result<TlsStream<TcpStream>> {
         let mut roots = RootCertStore::empty();
         roots.add(certificate).unwrap();
