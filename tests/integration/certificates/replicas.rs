@@ -34,7 +34,7 @@ use crate::fixtures::{
 
 /// The number of CAs that follow each other. `make chaos` sets the variable.
 const ROTATIONS: &str = "ROTATIONS";
-const DEFAULT_ROTATIONS: usize = 10;
+const DEFAULT_ROTATIONS: usize = 20;
 /// A CA is replaced after two thirds of this time. The last third has to suffice for changes of the
 /// leader, also when a Lease has to expire, and for the replacement to reach every replica and the
 /// apiserver, on a busy machine.
