@@ -49,12 +49,13 @@ const OUTAGE_LEAD: SignedDuration = SignedDuration::from_secs(1);
 pub(crate) async fn measure_due(run: &Run<'_>) -> Result<Vec<Value>> {
     let subject = run.step.subject;
     let mut delays = if subject.is_floor() {
-        let (due, owners) = create_schedules(run).await?;
-        check_lead(due)?;
+        let (planned, owners) = create_schedules(run).await?;
+        // The bare client parses no schedule, so it starts at the next full second.
+        let due = next_multiple(Timestamp::now(), SignedDuration::ZERO, 1);
         let jobs = jobs(subject, "run", due, owners);
         sleep_until(due).await;
         write_jobs(run, jobs, (subject == Subject::FloorStatus).then_some(due)).await?;
-        delays(run, due).await?
+        delays(run, due, &earlier_suffix(planned)).await?
     } else {
         let controller = start(run).await?;
         let (due, _) = controller.guard(create_schedules(run)).await?;
@@ -63,7 +64,7 @@ pub(crate) async fn measure_due(run: &Run<'_>) -> Result<Vec<Value>> {
             controller.idle(run).await?;
         }
         check_lead(due)?;
-        controller.guard(delays(run, due)).await?
+        controller.guard(delays(run, due, &earlier_suffix(due))).await?
     };
     delays.sort_by(f64::total_cmp);
     let within = delays.iter().filter(|delay| **delay < 60.0).count();
@@ -94,10 +95,8 @@ async fn start(run: &Run<'_>) -> Result<Controller> {
 /// `due-again` a Job of each that is still active.
 async fn create_schedules(run: &Run<'_>) -> Result<(Timestamp, Vec<Created>)> {
     let (kind, count) = (kind(run.step.subject), run.count());
-    // The bare client parses no schedule, so it may start at any full second.
-    let granularity = if run.step.subject.is_floor() { 1 } else { 60 };
     let lead = LEAD + LEAD_PER_SCHEDULE * i32::try_from(count).context("too many schedules")?;
-    let due = next_multiple(Timestamp::now(), lead, granularity);
+    let due = next_multiple(Timestamp::now(), lead, 60);
     let daily = daily(due);
     // A CronTab of v2 has two of the schedules.
     let (kind, objects) = match (&run.step.row.scenario, kind) {
@@ -187,18 +186,18 @@ async fn write_jobs(run: &Run<'_>, work: Vec<(Json, Created)>, recorded: Option<
         .await
 }
 
-/// Waits for every Job and returns the delays in seconds.
-async fn delays(run: &Run<'_>, due: Timestamp) -> Result<Vec<f64>> {
+/// Waits for every Job whose name does not end with `earlier`, and returns the delays in seconds.
+async fn delays(run: &Run<'_>, due: Timestamp, earlier: &str) -> Result<Vec<f64>> {
     let log = run.plane.audit_log().context("the control plane has no audit log")?;
     sleep_until(due).await;
     let (mut tail, mut made, started) = (Tail::of(log), BTreeMap::new(), Instant::now());
-    let (count, earlier) = (run.count(), earlier_suffix(due));
+    let count = run.count();
     while made.len() < count {
         let created = made.len();
         ensure!(started.elapsed() < LIMIT, "only {created} of {count} Jobs exist");
         sleep(POLL_INTERVAL).await;
         let mut creations = tail.creations()?;
-        creations.retain(|creation| !creation.job.ends_with(&earlier));
+        creations.retain(|creation| !creation.job.ends_with(earlier));
         made.extend(creations.into_iter().map(|creation| (creation.job, creation.at)));
     }
     ensure!(made.len() == count, "there are more Jobs than schedules");

@@ -39,7 +39,6 @@ async fn ensure_reported(rows: &str, parts: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Like the next test, it waits for a whole minute.
 #[tokio::test]
 async fn the_report_contains_due_runs() -> Result<()> {
     let parts = [
