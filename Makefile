@@ -5,12 +5,17 @@ SHELL := /bin/sh
 CARGO ?= cargo
 # Additional flags for the daemon of `make run`, such as DAEMON_FLAGS=-v=4.
 DAEMON_FLAGS ?=
+# `--unless-tested` skips `make test-image` if nothing but our own code has changed since it passed.
+IMAGE_TEST ?=
 # The number of seeds of `make chaos`, and of rounds of its tests with several replicas. By default,
 # as many as in `make test`.
 ROUNDS ?=
 # The first seed. A seed determines which faults are combined; set it to the seed that a failure
 # reports to reproduce the failure.
 SEED ?=
+# Selects the features of dependencies that tests use, so that tests and other commands share builds.
+# No crate has examples.
+SHARED := --examples
 # Additional arguments for `make bench`, such as BENCH_FLAGS='--only=due --rounds=1'. The program
 # lists them with --help.
 BENCH_FLAGS ?=
@@ -21,29 +26,45 @@ help: ## list the targets
 
 .PHONY: run
 run: servers ## start a control plane, the daemon with every controller and the samples, until Ctrl-C
-	$(CARGO) build --locked -p portreeve -p portreeve-run
+	@hack/build portreeve portreeve-run
 	@target/debug/portreeve-run target/debug/portreeve deploy/samples $(DAEMON_FLAGS)
 
 .PHONY: test
 # Tests mostly wait for servers, so more of them run than there are cores. The servers are
 # short-lived Go programs, so they need little garbage collection and few threads. Errors have a
 # context, so a backtrace would only bury the message.
-test: export RUST_TEST_THREADS ?= 8
-test: export GOGC ?= off
-test: export GOMEMLIMIT ?= 1GiB
-test: export RUST_BACKTRACE = 0
-test: control-plane manifest-tools prometheus cainjector former-version image-binary loom ## run every test of the workspace, on real servers
-	GOMAXPROCS=1 $(CARGO) test --locked --workspace
+test test-release test-image: export RUST_TEST_THREADS ?= 8
+test test-release test-image: export GOGC ?= off
+test test-release test-image: export GOMEMLIMIT ?= 1GiB
+test test-release test-image: export RUST_BACKTRACE = 0
+test: control-plane loom ## run the tests of the workspace, on real servers
+	GOMAXPROCS=1 hack/test/run --workspace -- --skip release::
+
+.PHONY: test-release
+test-release: control-plane manifest-tools prometheus cainjector former-version ## test the chart, the overlays, the alert rules and the update from a former version
+	GOMAXPROCS=1 hack/test/run --workspace --test integration -- release:: --skip release::image::
+
+.PHONY: test-image
+test-image: control-plane ## build the image's binary and test it; 9 minutes on two cores, 4 after an edit
+	GOMAXPROCS=1 hack/image/test $(IMAGE_TEST)
+
+.PHONY: test-all
+test-all: test test-release test-image ## run every test
 
 .PHONY: loom
 loom: ## test interleavings of threads in the work queue with loom; LOOM_MAX_PREEMPTIONS=n tests more
 	RUSTFLAGS="--cfg loom" $(CARGO) test --locked --target-dir target/loom -p portreeve-workqueue --lib interleavings
 
 .PHONY: chaos
-chaos: control-plane ## run every fault alone, ROUNDS=n seeds of combined faults from SEED=n on, 200 rotations of certificates, and the tests of several replicas
+chaos: control-plane ## run every fault alone, ROUNDS=n seeds of combined faults from SEED=n on, 220 rotations of certificates, and the tests of several replicas
 	ROUNDS=$(ROUNDS) SEED=$(SEED) $(CARGO) test --locked -p portreeve --test integration chaos:: -- --nocapture
 	ROTATIONS=200 $(CARGO) test --locked -p portreeve --test integration certificates::replicas -- --nocapture
+	ROTATIONS=20 ROTATE_BY=time $(CARGO) test --locked -p portreeve --test integration certificates::replicas -- --nocapture
 	ROUNDS=$(ROUNDS) $(CARGO) test --locked -p portreeve --test ha -- --nocapture
+
+.PHONY: compat
+compat: control-plane ## run core tests against older releases of kube-apiserver, which take 20 minutes to build
+	GOMAXPROCS=1 hack/compat/run
 
 .PHONY: scale
 scale: control-plane former-version ## run the tests under load in full size, which `make test` runs in a small form
@@ -56,16 +77,16 @@ bench: control-plane image-binary ## measure the image's binary and its peers in
 	@target/release/portreeve-bench target/image/portreeve $(BENCH_FLAGS)
 
 .PHONY: lint
-lint: ## check format, lints, docs, dependencies and the rules of this repository
+lint: ## check format, lints, docs, the image's features, dependencies and the rules of this repository
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
-	$(CARGO) test --locked -p portreeve-tests --test tidy
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --lib --bins $(SHARED)
+	$(CARGO) check --locked -p portreeve --bin portreeve --no-default-features
+	$(CARGO) test --locked --workspace --test tidy
 	@folder=$$(hack/deny/build) && "$$folder/cargo-deny" --locked check -D warnings licenses bans sources
-	@hack/verify
 
 .PHONY: verify
-verify: lint test ## run everything that must pass before a change is merged
+verify: lint test-all ## run everything that must pass before a change is merged
 
 .PHONY: servers
 servers: ## build etcd and kube-apiserver into the cache, unless they exist

@@ -1,14 +1,17 @@
 //! The output of `portreeve crds`, `policies`, `rbac`, `fence`, `flowschema` and `webhooks`,
 //! applied to a real apiserver.
 
+use std::process::Command;
+
 use anyhow::{Result, ensure};
 use kube::api::PatchParams;
 use portreeve_testing::ControlPlane;
 use serde_json::{Value, json};
 
 use crate::fixtures::{
-    daemon::{printed, run},
+    daemon::{PROGRAM, printed, run},
     manifests,
+    repository::root,
 };
 
 /// Returns the cluster role and its binding for `Cluster NAME`, and other objects as they are.
@@ -248,5 +251,15 @@ fn a_fence_for_several_groups_fails_and_the_error_names_the_commands_to_use() ->
     ensure!(error.contains("such as crontab=a"), "{error}");
     let error = error_of(&["--service-account=a' || 'a' == 'a"])?;
     ensure!(error.contains("lower case letters"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn the_generated_files_are_up_to_date() -> Result<()> {
+    let output = Command::new(root().join("hack/verify"))
+        .env("PORTREEVE", PROGRAM)
+        .output()?;
+    let printed = [output.stdout, output.stderr].concat();
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&printed));
     Ok(())
 }

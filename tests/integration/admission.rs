@@ -2,11 +2,10 @@
 //! policies that `portreeve policies` prints, the webhooks, or a quota.
 
 mod bounds;
-mod environment;
+pub(crate) mod environment;
 mod generated;
 mod installation;
 mod limits;
-mod manifests;
 mod names;
 mod offline;
 mod rows;

@@ -1,7 +1,6 @@
 //! `--tls-secret`: the leader issues certificates, and every replica serves them.
 
 mod bundles;
-mod cert_manager;
 mod lost;
 mod replicas;
 mod rotation;
@@ -45,7 +44,7 @@ const NAME: &str = "portreeve.portreeve-system.svc";
 const CHECK: &str = "servingCertificate";
 
 /// The Secret and the ConfigMap.
-struct Objects {
+pub(crate) struct Objects {
     namespaces: Api<Namespace>,
     secrets: Api<Secret>,
     config_maps: Api<ConfigMap>,
@@ -53,7 +52,7 @@ struct Objects {
 }
 
 impl Objects {
-    fn new(client: &Client) -> Self {
+    pub(crate) fn new(client: &Client) -> Self {
         Self {
             namespaces: Api::all(client.clone()),
             secrets: Api::namespaced(client.clone(), "portreeve-system"),
@@ -62,7 +61,7 @@ impl Objects {
         }
     }
 
-    async fn create_namespace(&self) -> Result<()> {
+    pub(crate) async fn create_namespace(&self) -> Result<()> {
         let namespace = serde_json::from_value(json!({"metadata": {"name": "portreeve-system"}}))?;
         self.namespaces.create(&PostParams::default(), &namespace).await?;
         Ok(())

@@ -6,7 +6,6 @@ mod invalid;
 mod kubernetes;
 mod lossless;
 mod outage;
-mod rolling_update;
 mod status;
 mod watch;
 mod wrong;

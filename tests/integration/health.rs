@@ -1,6 +1,5 @@
 //! Checks that the health endpoints report failures, and that a busy daemon stays healthy.
 
-mod probes;
 mod stuck;
 mod watches;
 

@@ -1,6 +1,6 @@
 //! CronTabs from v1 to v2 and back, on one control plane with a real daemon.
 
-mod deployed;
+mod certificate;
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ impl Upgrade {
         Ok(())
     }
 
-    fn crontabs(&self, resource: &Resource) -> Api<DynamicObject> {
+    pub(crate) fn crontabs(&self, resource: &Resource) -> Api<DynamicObject> {
         let resource = ApiResource {
             group: resource.group.to_string(),
             version: resource.version.to_string(),
@@ -127,7 +127,7 @@ impl Upgrade {
     }
 
     /// Returns the version in which etcd stores a CronTab.
-    async fn stored_version(&self, crontab: &str) -> Result<String> {
+    pub(crate) async fn stored_version(&self, crontab: &str) -> Result<String> {
         let prefix = format!("stable.example.com/crontabs/{}/", self.namespace.name());
         let stored = self.plane.stored(&prefix).await?;
         let mut found = stored.iter().filter(|object| object["metadata"]["name"] == *crontab);
@@ -155,7 +155,7 @@ pub(crate) fn v1(schedule: &str) -> Value {
     json!({"schedule": schedule, "jobTemplate": pod()})
 }
 
-fn v2(schedules: &[(&str, &str)]) -> Value {
+pub(crate) fn v2(schedules: &[(&str, &str)]) -> Value {
     let schedules: Vec<_> = schedules
         .iter()
         .map(|(name, schedule)| json!({"name": name, "schedule": schedule}))

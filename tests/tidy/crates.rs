@@ -165,7 +165,7 @@ pub(crate) fn targets(kinds: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     Ok(targets)
 }
 
-fn metadata() -> Result<Value> {
+pub(crate) fn metadata() -> Result<Value> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--format-version=1", "--locked", "--offline"])
         .current_dir(root())

@@ -8,6 +8,7 @@ mod modules;
 mod names;
 mod purity;
 mod syntax;
+mod targets;
 mod versions;
 mod width;
 

@@ -78,7 +78,10 @@ fn script_and_manifest_comments_wrap() -> Result<()> {
         "Containerfile",
         ".ci/run",
         "hack/**/build",
+        "hack/compat/*",
+        "hack/image/test",
         "hack/prometheus/*",
+        "hack/test/*",
         "hack/update",
         "hack/verify",
     ];

@@ -34,7 +34,7 @@ const QUOTA: &str = "count/crontabs.stable.example.com";
 pub(super) type Written = Result<Value, Box<Status>>;
 
 /// The control plane of the table, and its namespaces.
-pub(super) struct Environment {
+pub(crate) struct Environment {
     plane: ControlPlane,
     _daemon: WebhookDaemon,
     open: String,
@@ -43,7 +43,7 @@ pub(super) struct Environment {
 }
 
 impl Environment {
-    pub(super) fn client(&self) -> Result<Client> {
+    pub(crate) fn client(&self) -> Result<Client> {
         self.plane.client()
     }
 
@@ -64,7 +64,7 @@ impl Environment {
 }
 
 /// Returns the environment that all tests of the table share.
-pub(super) async fn environment() -> Result<&'static Environment> {
+pub(crate) async fn environment() -> Result<&'static Environment> {
     static ENVIRONMENT: OnceCell<Environment> = OnceCell::const_new();
     ENVIRONMENT.get_or_try_init(start).await
 }

@@ -20,7 +20,7 @@ use super::{
     table::{Case, Place},
     versions,
 };
-use crate::fixtures::daemon::PROGRAM;
+use crate::fixtures::{daemon::PROGRAM, repository::root};
 
 /// The number of random objects.
 const RANDOM: usize = 200;
@@ -174,7 +174,7 @@ fn warnings_of_webhooks_are_reported_and_are_no_errors() -> Result<()> {
 
 #[test]
 fn the_samples_are_valid_except_for_the_one_that_says_so() -> Result<()> {
-    for entry in std::fs::read_dir(crate::manifests::root().join("deploy/samples"))? {
+    for entry in std::fs::read_dir(root().join("deploy/samples"))? {
         let path = entry?.path();
         let output = Command::new(PROGRAM).arg("validate").arg(&path).output()?;
         let is_valid = !path.ends_with("crontab-invalid.yaml");

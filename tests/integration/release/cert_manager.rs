@@ -19,21 +19,22 @@ use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{
-    Objects,
-    webhooks::{Bundles, CONVERTED, UNCONVERTED},
+use super::manifests::{
+    Objects as ChartObjects, chart,
+    webhooks::{CERT_MANAGER, ENABLED},
 };
 use crate::{
+    certificates::{
+        Objects,
+        webhooks::{Bundles, CONVERTED, UNCONVERTED},
+    },
     fixtures::{
         LIMIT,
         admin::{self, Admin},
         daemon::Daemon,
         manifests,
+        repository::printed_folder,
         webhooks::{create, crontab, install_definitions},
-    },
-    manifests::{
-        Objects as ChartObjects, chart, printed_folder,
-        webhooks::{CERT_MANAGER, ENABLED},
     },
 };
 

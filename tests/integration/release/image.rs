@@ -13,11 +13,8 @@ use crate::fixtures::{
     manifests,
     namespace::NamespaceFixture,
     rbac,
+    repository::root,
 };
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
 
 /// Returns the path of the binary that `make image-binary` built. Tests do not build it, since it
 /// needs another profile.

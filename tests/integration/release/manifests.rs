@@ -8,7 +8,7 @@ pub(crate) mod webhooks;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
     sync::LazyLock,
 };
 
@@ -21,22 +21,14 @@ use kube::{
 use portreeve_testing::ControlPlane;
 use serde_json::{Value, json};
 
-use crate::fixtures::{daemon::printed, manifests};
+use crate::fixtures::{
+    daemon::printed,
+    manifests,
+    repository::{printed_folder, root},
+};
 
 /// The objects of a rendering, by kind and name.
 pub(crate) type Objects = BTreeMap<String, Value>;
-
-/// Returns the folder of the repository.
-pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// Runs a script that prints a folder, and returns the folder.
-pub(crate) fn printed_folder(script: &str) -> Result<PathBuf> {
-    let output = Command::new(root().join(script)).stderr(Stdio::inherit()).output()?;
-    ensure!(output.status.success(), "{script} ended with {}", output.status);
-    Ok(String::from_utf8(output.stdout)?.trim().into())
-}
 
 /// Returns the folder of kustomize and helm. Builds them once if `make manifest-tools` has not.
 fn tools() -> Result<&'static Path> {
@@ -397,7 +389,7 @@ fn deployments_run_this_version_with_flags_that_the_binary_accepts() -> Result<(
 /// page.
 #[test]
 fn the_documented_overlay_mounts_a_config_file_and_passes_its_path() -> Result<()> {
-    let page = include_str!("../../docs/configuration.md");
+    let page = include_str!("../../../docs/configuration.md");
     let blocks = page
         .split("```yaml\n")
         .skip(1)

@@ -12,9 +12,11 @@ mod tools;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
+use crate::fixtures::repository::root;
+
 /// Returns a file of deploy/monitoring.
 fn source(name: &str) -> Result<String> {
-    let path = crate::manifests::root().join("deploy/monitoring").join(name);
+    let path = root().join("deploy/monitoring").join(name);
     std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))
 }
 

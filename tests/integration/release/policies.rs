@@ -6,10 +6,10 @@ use std::{fs, process::Command};
 use anyhow::{Result, ensure};
 use kube::api::PatchParams;
 
-use super::environment::environment;
+use super::manifests::{Objects, chart, custom_kustomization, ensure_same, kustomization};
 use crate::{
-    fixtures::{daemon::printed, manifests},
-    manifests::{Objects, chart, custom_kustomization, ensure_same, kustomization, root},
+    admission::environment::environment,
+    fixtures::{daemon::printed, manifests, repository::root},
 };
 
 /// The objects of deploy/policies.

@@ -18,15 +18,13 @@ use portreeve_testing::{ControlPlane, FaultProxy, Namespace, eventually, free_po
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde_json::{Value, json};
 
-use crate::{
-    fixtures::{
-        LIMIT,
-        admin::{self, Admin},
-        daemon::{Daemon, SHORT_ELECTION, printed},
-        manifests,
-        rbac::{ACCOUNT, printed_rules},
-    },
-    manifests::webhooks::with_components,
+use super::manifests::webhooks::with_components;
+use crate::fixtures::{
+    LIMIT,
+    admin::{self, Admin},
+    daemon::{Daemon, SHORT_ELECTION, printed},
+    manifests,
+    rbac::{ACCOUNT, printed_rules},
 };
 
 /// The namespace in the manifests. The one of the test has another name.

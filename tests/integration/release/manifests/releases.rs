@@ -20,8 +20,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{kustomization, root, tools, webhooks::with_components};
-use crate::fixtures::{LIMIT, manifests};
+use super::{kustomization, tools, webhooks::with_components};
+use crate::fixtures::{LIMIT, manifests, repository::root};
 
 const NAMESPACE: &str = "portreeve-system";
 const CONFIGURATION: &str = "portreeve-webhooks.portreeve-system.portreeve";

@@ -7,10 +7,10 @@ use kube::api::PatchParams;
 use portreeve_testing::ControlPlane;
 use serde_json::json;
 
-use super::{kustomization, root, webhooks::with_components};
-use crate::fixtures::{daemon::printed, manifests};
+use super::{kustomization, webhooks::with_components};
+use crate::fixtures::{daemon::printed, manifests, repository::root};
 
-const PAGE: &str = include_str!("../../../docs/deploying.md");
+const PAGE: &str = include_str!("../../../../docs/deploying.md");
 /// The line of the overlays that adds the definitions.
 const LINE: &str = "- ../../../crds";
 

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{rules, source, text, tools::promtool};
-use crate::manifests::root;
+use crate::fixtures::repository::root;
 
 #[test]
 fn promtool_accepts_the_rules_and_their_unit_tests_pass() -> Result<()> {
@@ -20,7 +20,7 @@ fn promtool_accepts_the_rules_and_their_unit_tests_pass() -> Result<()> {
 
 #[test]
 fn promtool_accepts_the_expression_for_the_apiserver() -> Result<()> {
-    let page = include_str!("../../../docs/admission.md");
+    let page = include_str!("../../../../docs/admission.md");
     let lines: Vec<_> = page.lines().filter(|line| line.ends_with(" > 0")).collect();
     ensure!(lines.len() == 1, "{lines:?}");
     let rules = lines.iter().map(|line| json!({"alert": "A", "expr": line}));
@@ -53,7 +53,7 @@ fn each_alert_has_a_unit_test_that_fires_it_and_one_that_does_not() -> Result<()
 
 #[test]
 fn each_alert_says_what_is_wrong_and_where_the_remedy_is() -> Result<()> {
-    let page = include_str!("../../../docs/monitoring.md");
+    let page = include_str!("../../../../docs/monitoring.md");
     let rules = rules()?;
     for rule in &rules {
         let name = text(rule, "/alert")?;

@@ -268,7 +268,7 @@ async fn prometheus_token(plane: &ControlPlane) -> Result<String> {
 
 /// Returns the job of the scrape config in docs/monitoring.md.
 pub(super) fn documented_scrape_config() -> Result<Value> {
-    let page = include_str!("../../../docs/monitoring.md");
+    let page = include_str!("../../../../docs/monitoring.md");
     let blocks = page
         .split("```yaml\n")
         .skip(1)

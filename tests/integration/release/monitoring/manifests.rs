@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use super::{text, tools};
 use crate::{
-    fixtures::{LIMIT, manifests},
-    manifests::{Objects, chart, custom_kustomization, ensure_same, kustomization, remove_keep_annotations, root},
+    fixtures::{LIMIT, manifests, repository::root},
+    release::manifests::{Objects, chart, custom_kustomization, ensure_same, kustomization, remove_keep_annotations},
 };
 
 /// The objects of deploy/monitoring.
@@ -70,8 +70,8 @@ fn the_component_and_the_chart_render_the_same_objects() -> Result<()> {
 fn the_documented_lines_switch_the_component_on() -> Result<()> {
     let lines = "components:\n- ../../../monitoring\n";
     for page in [
-        include_str!("../../../README.md"),
-        include_str!("../../../docs/monitoring.md"),
+        include_str!("../../../../README.md"),
+        include_str!("../../../../docs/monitoring.md"),
     ] {
         ensure!(page.contains(&format!("```yaml\n{lines}```")), "{page}");
     }

@@ -14,10 +14,7 @@ use super::{
     prometheus::{Prometheus, encoded},
     rules, text, tools,
 };
-use crate::{
-    fixtures::{LIMIT, admin::Credentials},
-    manifests::root,
-};
+use crate::fixtures::{LIMIT, admin::Credentials, repository::root};
 
 /// The metrics with the matchers and the labels on which kubernetes-mixin's dashboard and alerts
 /// for kube-controller-manager rely, without the Go runtime's. A label that does not exist is
@@ -101,7 +98,7 @@ async fn prometheus_scrapes_three_replicas_and_has_data_for_every_alert_and_pane
     for (job, expected) in &failing {
         let error = prometheus.wait_for_scrape_error(text(job, "/job_name")?).await?;
         ensure!(error.contains(expected), "{job}: {error}");
-        let page = include_str!("../../../docs/monitoring.md");
+        let page = include_str!("../../../../docs/monitoring.md");
         ensure!(
             page.contains(&format!("{expected} ")),
             "docs/monitoring.md does not explain {expected}"

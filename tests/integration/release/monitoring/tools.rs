@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::manifests::printed_folder;
+use crate::fixtures::repository::printed_folder;
 
 /// Returns the folder of prometheus and promtool. Installs them once if `make prometheus` has not.
 pub(super) fn folder() -> Result<&'static Path> {

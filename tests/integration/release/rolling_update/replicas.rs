@@ -12,15 +12,13 @@ use kube::Api;
 use portreeve_testing::{ControlPlane, Signal, eventually, free_port};
 use tokio::time::sleep;
 
-use crate::{
-    fixtures::{
-        LIMIT,
-        admin::{Admin, OPEN},
-        balancer::Balancer,
-        daemon::{Daemon, PROGRAM, SHORT_ELECTION},
-        webhooks::WebhookDaemon,
-    },
-    manifests::printed_folder,
+use crate::fixtures::{
+    LIMIT,
+    admin::{Admin, OPEN},
+    balancer::Balancer,
+    daemon::{Daemon, PROGRAM, SHORT_ELECTION},
+    repository::printed_folder,
+    webhooks::WebhookDaemon,
 };
 
 /// How long before a minute the leader is ended, so that another one must start the runs of that
