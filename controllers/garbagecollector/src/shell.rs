@@ -26,7 +26,6 @@ mod pages;
 mod patches;
 mod queued_object;
 mod read_gates;
-mod removed_kinds;
 mod requests;
 mod store_history;
 mod watched_object;
@@ -74,7 +73,6 @@ use self::{
     orphaned_owners::OrphanRecord,
     queued_object::QueuedObject,
     read_gates::ReadGates,
-    removed_kinds::RemovedKinds,
     requests::{RequestError, Writer},
     store_history::StoreHistory,
 };
@@ -120,7 +118,6 @@ pub(crate) struct CollectorContext {
     watched: watch::Sender<Vec<monitors::MonitorState>>,
     coalescer: RequestCoalescer,
     read_gates: ReadGates,
-    removed_kinds: RemovedKinds,
     store_history: StoreHistory,
     dependent_scans: DependentScans,
     foreground_scans: ForegroundScans,
@@ -177,7 +174,6 @@ impl Collector {
             watched: watch::channel(Vec::new()).0,
             coalescer: RequestCoalescer::default(),
             read_gates: ReadGates::default(),
-            removed_kinds: RemovedKinds::default(),
             store_history: StoreHistory::new(lease),
             dependent_scans: DependentScans::default(),
             foreground_scans: ForegroundScans::default(),
@@ -343,6 +339,15 @@ impl CollectorContext {
     fn resource(&self, item: &Identity) -> Option<Resource> {
         let served = self.served.borrow();
         served.as_ref()?.lookup(&item.api_version, &item.kind).cloned()
+    }
+
+    /// Returns whether objects of the resource's kind are served, in any version.
+    fn is_kind_served(&self, resource: &Resource) -> bool {
+        let served = self.served.borrow();
+        served.as_ref().is_some_and(|served| {
+            let mut all = served.preferred(&[]);
+            all.any(|other| other.group == resource.group && other.kind == resource.kind)
+        })
     }
 
     /// Returns the resource that serves objects of this kind. If there is none, returns the failure

@@ -81,8 +81,6 @@ struct Shared {
     changed: Arc<Notify>,
     reporter: StatusReporter,
     failures: AtomicU64,
-    /// The names of the existing CustomResourceDefinitions.
-    definitions: Names,
     /// The names of the existing API services.
     services: Names,
 }
@@ -102,7 +100,8 @@ impl Discovery {
             names: Arc::clone(names),
             listed: BTreeMap::new(),
         };
-        let (crds, services) = (sink(&shared.definitions), sink(&shared.services));
+        // Only the changes of the definitions matter, not their names.
+        let (crds, services) = (sink(&Names::default()), sink(&shared.services));
         let discovery_loop = DiscoveryLoop {
             client: DiscoveryClient::new(client),
             shared: Arc::clone(&shared),
@@ -130,12 +129,6 @@ impl Discovery {
     /// known resources may be out of date.
     pub fn refresh(&self) {
         self.shared.changed.notify_one();
-    }
-
-    /// Returns whether a CustomResourceDefinition of the resource exists, by the latest event of
-    /// the watch.
-    pub fn is_custom(&self, resource: &Resource) -> bool {
-        self.shared.definitions.lock().contains_key(&*resource.crd_name())
     }
 
     /// Returns whether an aggregated apiserver serves the resource. It usually has its own store,

@@ -126,7 +126,7 @@ impl AggregatedApi {
 }
 
 /// Waits until the collector no longer watches the kind of an object that it knows.
-async fn wait_until_virtual(collector: &Collector, object: &DynamicObject) -> Result<()> {
+pub(super) async fn wait_until_virtual(collector: &Collector, object: &DynamicObject) -> Result<()> {
     let uid = object.metadata.uid.as_deref().unwrap_or_default();
     eventually(LIMIT, "the collector to stop watching an object", || async {
         let graph = collector.graph_of(uid).await?;

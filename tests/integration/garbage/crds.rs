@@ -1,11 +1,12 @@
 //! CRDs that are created and deleted while a collector runs.
 
-use std::time::Duration;
+use std::{fs, time::Duration};
 
 use anyhow::{Result, ensure};
+use kube::api::DynamicObject;
 use portreeve_testing::{BodyFault, ControlPlane, Fault, FaultProxy, Matcher, Repeat, eventually};
 
-use super::{collector::Collector, shared, test_crd::TestCrd};
+use super::{aggregated::wait_until_virtual, collector::Collector, shared, test_crd::TestCrd};
 use crate::fixtures::{
     LIMIT, RETRY_LIMIT,
     dynamic_client::{DynamicClient, Policy, ensure_throughout},
@@ -163,24 +164,16 @@ async fn gauge(collector: &Collector, resource: &str) -> Result<Option<String>> 
     Ok(line.map(str::to_owned))
 }
 
-/// The watch never reports the deletions, so only the deletion of the CRD shows that the owner is
-/// gone.
+/// The watch never reports the deletions. A kind that is not served proves nothing about its objects,
+/// so the dependents are kept until the apiserver answers for the owner itself.
 #[tokio::test]
-async fn dependents_of_a_deleted_crd_are_collected_without_events_of_their_owners() -> Result<()> {
+async fn dependents_of_a_deleted_crd_are_kept_until_a_read_of_the_owner_proves_it_absent() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "removed")?;
     for is_namespaced in [true, false] {
         let dynamic_client = DynamicClient::new(&plane, "gc-crd-deleted").await?;
-        let (crd, owner) = if is_namespaced {
-            let crd = TestCrd::namespaced(&dynamic_client).await?;
-            let owner = dynamic_client.create(crd.instance("owner")).await?;
-            (crd, owner)
-        } else {
-            let crd = TestCrd::cluster_scoped(&dynamic_client).await?;
-            let owner = dynamic_client.create_for_cluster(crd.instance("owner")).await?;
-            (crd, owner)
-        };
+        let (crd, owner) = crd_with_owner(&dynamic_client, is_namespaced).await?;
         let dependent = config_map("dependent").owned_by(&owner);
         let dependent = dynamic_client.create(dependent).await?;
         let watches = Matcher::watches().resource(crd.plural());
@@ -189,8 +182,115 @@ async fn dependents_of_a_deleted_crd_are_collected_without_events_of_their_owner
         collector.wait_until_observes(&[&owner, &dependent]).await?;
         stalled.wait_for_applied(1, LIMIT).await?;
         crd.delete().await?;
-        dynamic_client.wait_until_gone(&dependent).await?;
+        verify_kept(&collector, &dynamic_client, &crd, &dependent).await?;
         proxy.heal();
+        crd.create_again().await?;
+        dynamic_client.wait_until_gone(&dependent).await?;
+    }
+    Ok(())
+}
+
+/// Creates a CRD and an object of its kind.
+async fn crd_with_owner(dynamic_client: &DynamicClient, is_namespaced: bool) -> Result<(TestCrd, DynamicObject)> {
+    if is_namespaced {
+        let crd = TestCrd::namespaced(dynamic_client).await?;
+        let owner = dynamic_client.create(crd.instance("owner")).await?;
+        Ok((crd, owner))
+    } else {
+        let crd = TestCrd::cluster_scoped(dynamic_client).await?;
+        let owner = dynamic_client.create_for_cluster(crd.instance("owner")).await?;
+        Ok((crd, owner))
+    }
+}
+
+/// Waits until the metric counts the owner as unknown. Checks that the dependent stays, and that its
+/// explanation says why.
+async fn verify_kept(
+    collector: &Collector,
+    dynamic_client: &DynamicClient,
+    crd: &TestCrd,
+    dependent: &DynamicObject,
+) -> Result<()> {
+    wait_for_unknown_owners(collector, crd, 1.0).await?;
+    dynamic_client.catch_up().await?;
+    ensure_throughout(Duration::from_secs(2), || async {
+        let found = dynamic_client.get(dependent).await?;
+        ensure!(found.metadata.deletion_timestamp.is_none(), "it is being deleted");
+        Ok(())
+    })
+    .await?;
+    let uid = dependent.metadata.uid.as_deref().unwrap_or_default();
+    let (_, text) = collector.page(&format!("explain?uid={uid}")).await?;
+    ensure!(
+        text.contains("its kind is not served") && text.contains("It is kept"),
+        "{text}"
+    );
+    Ok(())
+}
+
+/// Waits until this number of objects of the CRD are counted as unknown owners.
+async fn wait_for_unknown_owners(collector: &Collector, crd: &TestCrd, expected: f64) -> Result<()> {
+    eventually(LIMIT, &format!("{expected} unknown owners"), || async {
+        let metrics = collector.daemon.admin.metrics().await?;
+        let unknown = metrics.sum("gc_unknown_owners", &[crd.kind()]);
+        ensure!((unknown - expected).abs() < 0.5, "{unknown} unknown owners");
+        anyhow::Ok(())
+    })
+    .await
+}
+
+/// Creates the CRD again after its objects have stayed in etcd. The owner and the dependent are the
+/// same as before, and the owner's deletion deletes the dependent.
+async fn verify_returned(
+    collector: &Collector,
+    dynamic_client: &DynamicClient,
+    crd: &TestCrd,
+    owner: &DynamicObject,
+    dependent: &DynamicObject,
+) -> Result<()> {
+    crd.create_again().await?;
+    collector.wait_until_observes(&[owner, dependent]).await?;
+    wait_for_unknown_owners(collector, crd, 0.0).await?;
+    dynamic_client.catch_up().await?;
+    dynamic_client.get(owner).await?;
+    dynamic_client.get(dependent).await?;
+    dynamic_client.delete(owner, Policy::Background).await?;
+    dynamic_client.wait_until_gone(dependent).await
+}
+
+/// `DeleteCollection` skips the finalizer of CRDs, so their objects stay in etcd.
+#[tokio::test]
+async fn dependents_are_kept_when_a_deletion_of_the_collection_removes_their_owners_crd() -> Result<()> {
+    for is_namespaced in [true, false] {
+        let (dynamic_client, collector) = shared::client_and_collector("gc-crd-collection").await?;
+        let (crd, owner) = crd_with_owner(&dynamic_client, is_namespaced).await?;
+        let dependent = dynamic_client.create(config_map("dependent").owned_by(&owner)).await?;
+        collector.wait_until_observes(&[&owner, &dependent]).await?;
+        crd.delete_as_collection().await?;
+        verify_kept(collector, &dynamic_client, &crd, &dependent).await?;
+        verify_returned(collector, &dynamic_client, &crd, &owner, &dependent).await?;
+    }
+    Ok(())
+}
+
+/// The conversion webhook is unreachable, so the apiserver cannot delete the objects of the CRD.
+/// Somebody removes the finalizer of the CRD.
+#[tokio::test]
+async fn dependents_are_kept_when_the_finalizer_of_their_owners_crd_is_removed() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let certificate = fs::read(plane.folder().join("apiserver.crt"))?;
+    let collector = Collector::start(&plane, &[]).await?;
+    for is_namespaced in [true, false] {
+        let dynamic_client = DynamicClient::new(&plane, "gc-crd-finalizer").await?;
+        let (crd, owner) = crd_with_owner(&dynamic_client, is_namespaced).await?;
+        let dependent = dynamic_client.create(config_map("dependent").owned_by(&owner)).await?;
+        collector.wait_until_observes(&[&owner, &dependent]).await?;
+        crd.break_conversion(&certificate).await?;
+        collector.wait_until_not_synced().await?;
+        wait_until_virtual(&collector, &owner).await?;
+        crd.delete_without_objects().await?;
+        verify_kept(&collector, &dynamic_client, &crd, &dependent).await?;
+        verify_returned(&collector, &dynamic_client, &crd, &owner, &dependent).await?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api, Client,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use portreeve_testing::eventually;
 use serde_json::{Value, json};
@@ -56,7 +56,7 @@ impl TestCrd {
     pub(super) async fn create_unserved(&self) -> Result<()> {
         let Self { kind, .. } = self;
         let manifest = json!({
-            "metadata": {"name": self.name()},
+            "metadata": {"name": self.name(), "labels": {"kind": kind}},
             "spec": {
                 "group": GROUP,
                 "names": {"kind": kind, "listKind": format!("{kind}List"), "singular": kind, "plural": self.plural()},
@@ -84,6 +84,14 @@ impl TestCrd {
         self.wait_until_served(false).await
     }
 
+    /// Deletes the CRD by a deletion of the collection, which skips its finalizer, and waits until its
+    /// objects are no longer served. They stay in etcd.
+    pub(super) async fn delete_as_collection(&self) -> Result<()> {
+        let selected = ListParams::default().labels(&format!("kind={}", self.kind));
+        self.api.delete_collection(&DeleteParams::default(), &selected).await?;
+        self.wait_until_served(false).await
+    }
+
     /// Returns a builder of an object of this kind.
     pub(super) fn instance(&self, name: &str) -> ObjectBuilder {
         self.instance_in(VERSION, name)
@@ -97,6 +105,10 @@ impl TestCrd {
     /// Returns the name of the CRD, which is that of the resource in annotations.
     pub(super) fn name(&self) -> String {
         format!("{}.{GROUP}", self.plural())
+    }
+
+    pub(super) fn kind(&self) -> &str {
+        &self.kind
     }
 
     /// Returns the name of the resource in metrics and in `/readyz`.

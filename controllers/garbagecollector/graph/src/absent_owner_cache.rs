@@ -33,30 +33,40 @@ pub struct Lookups {
     pub misses: u64,
 }
 
-#[derive(Debug, Eq, PartialEq)]
+#[derive(Debug)]
 struct Coordinates {
     api_version: Box<str>,
     kind: Box<str>,
     namespace: Option<Box<str>>,
     name: Box<str>,
+    /// Whether a watch or a list has shown that the object is gone, and not a read.
+    is_observed: bool,
 }
 
 impl AbsentOwnerCache {
-    /// Adds a proof that this object is absent. Returns whether it is new.
-    pub(crate) fn add(&mut self, uid: Uid, identity: &Identity) -> bool {
-        let coordinates = Coordinates {
+    /// Adds a proof that this object is absent. `is_observed` says whether a watch or a list has
+    /// shown it, and not a read. Returns whether the proof is new.
+    pub(crate) fn add(&mut self, uid: Uid, identity: &Identity, is_observed: bool) -> bool {
+        let is_it = |known: &&mut Coordinates| {
+            known.api_version == identity.api_version
+                && known.kind == identity.kind
+                && known.namespace == identity.namespace
+                && known.name == identity.name
+        };
+        let known = self.by_uid.entry(uid).or_default();
+        if let Some(same) = known.iter_mut().find(is_it) {
+            same.is_observed |= is_observed;
+            return false;
+        }
+        known.push(Coordinates {
             api_version: identity.api_version.clone(),
             kind: identity.kind.clone(),
             namespace: identity.namespace.clone(),
             name: identity.name.clone(),
-        };
-        let known = self.by_uid.entry(uid).or_default();
-        let is_new = !known.contains(&coordinates);
-        if is_new {
-            known.push(coordinates);
-            self.count += 1;
-        }
-        is_new
+            is_observed,
+        });
+        self.count += 1;
+        true
     }
 
     /// Returns whether the owner that a dependent in this namespace refers to is proven absent,
@@ -104,11 +114,12 @@ impl AbsentOwnerCache {
         }
     }
 
-    /// Keeps only the proofs about objects of which `is_kept` accepts the group and the kind.
-    pub(crate) fn retain(&mut self, is_kept: impl Fn(&str, &str) -> bool) {
+    /// Keeps only the proofs about objects of which `is_kept` accepts the group, the kind, and
+    /// whether a watch or a list has shown that the object is gone.
+    pub(crate) fn retain(&mut self, is_kept: impl Fn(&str, &str, bool) -> bool) {
         let mut count = 0;
         self.by_uid.retain(|_, known| {
-            known.retain(|absent| is_kept(group_of(&absent.api_version), &absent.kind));
+            known.retain(|absent| is_kept(group_of(&absent.api_version), &absent.kind, absent.is_observed));
             count += known.len();
             !known.is_empty()
         });
@@ -140,9 +151,9 @@ mod tests {
         let uid = Uids::default().intern("u");
         let mut absences = AbsentOwnerCache::default();
         let pod = reference("Pod", "a");
-        assert!(absences.add(uid, &Identity::of_owner(&pod, Some("n"))));
+        assert!(absences.add(uid, &Identity::of_owner(&pod, Some("n")), false));
         assert!(
-            !absences.add(uid, &Identity::of_owner(&pod, Some("n"))),
+            !absences.add(uid, &Identity::of_owner(&pod, Some("n")), false),
             "the proof is not new"
         );
         assert!(absences.lookup(uid, &pod, Some("n")));
@@ -162,7 +173,7 @@ mod tests {
         let uid = Uids::default().intern("u");
         let mut absences = AbsentOwnerCache::default();
         let node = reference("Node", "a");
-        absences.add(uid, &Identity::of_owner(&node, None));
+        absences.add(uid, &Identity::of_owner(&node, None), false);
         assert!(absences.contains(uid, &node, Some("n")) && absences.contains(uid, &node, None));
         absences.forget(uid);
         assert_eq!((absences.len(), absences.contains(uid, &node, None)), (0, false));

@@ -123,13 +123,13 @@ fn outcome(view: &NodeView, around: &ExplainContext) -> String {
             "The collector deletes its dependents unless another owner keeps them."
         } else if view.is_virtual && around.is_unserved(&view.identity) {
             "It is unknown whether it exists, because its kind is not served: the collector keeps its dependents. \
-             If its CustomResourceDefinition was deleted while the collector was not running, \
+             If its CustomResourceDefinition was deleted for good, \
              delete the dependents or remove their references to it."
         } else if view.is_virtual {
             "The collector reads it from the apiserver when a decision depends on it."
         } else if unproven.any(|(owner, ..)| around.is_unserved(owner)) {
             "It is kept: nothing proves that an owner is gone whose kind is not served. \
-             If the CustomResourceDefinition was deleted while the collector was not running, \
+             If the CustomResourceDefinition was deleted for good, \
              delete this object or remove its reference to that owner."
         } else {
             "It is kept until the apiserver has confirmed whether its owners exist."
@@ -339,7 +339,7 @@ mod tests {
                 [v1/Pod, namespace: n, name: child, uid: child] exists; it was seen in version 7.
                 Its owner [v1/Pod, namespace: n, name: waiting, uid: waiting] (blockOwnerDeletion) is waiting for its dependents to be deleted.
                 Its owner [v1/Pod, namespace: n, name: unseen, uid: unseen] (blockOwnerDeletion) is not known to exist; its kind is not served.
-                It is kept: nothing proves that an owner is gone whose kind is not served. If the CustomResourceDefinition was deleted while the collector was not running, delete this object or remove its reference to that owner."]],
+                It is kept: nothing proves that an owner is gone whose kind is not served. If the CustomResourceDefinition was deleted for good, delete this object or remove its reference to that owner."]],
         );
         check(
             "unseen",
@@ -347,7 +347,7 @@ mod tests {
             &expect![[r"
                 [v1/Pod, namespace: n, name: unseen, uid: unseen] is known only from references: no watch has reported it.
                 One reference names it as an owner; its foreground deletion would be blocked by [v1/Pod, namespace: n, name: child, uid: child].
-                It is unknown whether it exists, because its kind is not served: the collector keeps its dependents. If its CustomResourceDefinition was deleted while the collector was not running, delete the dependents or remove their references to it."]],
+                It is unknown whether it exists, because its kind is not served: the collector keeps its dependents. If its CustomResourceDefinition was deleted for good, delete the dependents or remove their references to it."]],
         );
     }
 }

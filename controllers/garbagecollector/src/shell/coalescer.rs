@@ -11,7 +11,7 @@ use super::{CollectorContext, key_of, requests};
 
 /// How long an answer is reused. Thousands of dependents may ask for their owner at once, but a
 /// deletion must not rely on an old answer.
-pub(super) const FRESH: Duration = Duration::from_millis(50);
+const FRESH: Duration = Duration::from_millis(50);
 /// The time limit of a read. A read that takes longer is retried later, so that one slow API does
 /// not occupy every worker.
 pub(super) const SOON: Duration = Duration::from_secs(5);
@@ -25,7 +25,7 @@ type Slot = Arc<tokio::sync::Mutex<Option<(Instant, ReadResult)>>>;
 pub(super) struct RequestCoalescer(Mutex<HashMap<Identity, Slot>>);
 
 impl RequestCoalescer {
-    pub(super) fn slot(&self, identity: &Identity) -> Slot {
+    fn slot(&self, identity: &Identity) -> Slot {
         let mut slots = self.0.lock();
         if slots.len() >= MANY {
             slots.retain(|_, slot| {
@@ -70,8 +70,10 @@ impl CollectorContext {
             return;
         }
         let mut absent = identity.clone();
-        let resource = self.resource(identity).or_else(|| self.removed_kinds.find(identity));
-        if resource.is_some_and(|resource| resource.scope == Scope::Cluster) {
+        if self
+            .resource(identity)
+            .is_some_and(|resource| resource.scope == Scope::Cluster)
+        {
             absent.namespace = None;
         }
         self.change(|graph, follow_ups| graph.mark_absent(&absent, follow_ups));
@@ -87,9 +89,9 @@ impl CollectorContext {
     /// Reads an object from the apiserver now.
     pub(super) async fn read_live(&self, identity: &Identity) -> ReadResult {
         let Some(resource) = self.resource(identity) else {
-            let fact = self.read_unserved(identity).await;
-            self.tell_absence(identity, &fact);
-            return fact;
+            // That a kind is not served proves nothing about its objects: they may be in etcd, and be
+            // served again.
+            return ReadResult::Unknown;
         };
         if resource.scope == Scope::Namespaced && identity.namespace.is_none() {
             return ReadResult::Misplaced;

@@ -23,12 +23,9 @@ const VERBS: &[Verb] = &[Verb::Delete, Verb::List, Verb::Watch];
 /// The interval at which the loop checks whether resources may still be read.
 const LOOK: Duration = Duration::from_secs(10);
 /// How long a watch continues after its resource has left discovery, so that the last deletions
-/// still arrive.
-const LEAVE: Duration = Duration::from_millis(300);
-
-/// How long ago the CustomResourceDefinition of a resource that has left discovery may have been
-/// observed. Discovery follows its deletion within 30 s.
-const DEFINED: Duration = Duration::from_mins(2);
+/// still arrive: nothing else proves that the objects of a deleted CustomResourceDefinition are
+/// absent. The apiserver closes the watch a second after it has removed the definition.
+const LEAVE: Duration = Duration::from_millis(500);
 
 /// The state of the watch on one resource.
 #[derive(Clone)]
@@ -80,8 +77,6 @@ struct Running {
     /// informer reads another one, whose watch the collector shares.
     read_as: Resource,
     reader: Reader,
-    /// When its CustomResourceDefinition was last known to exist.
-    defined: Option<Instant>,
 }
 
 /// Starts and stops watches as discovery changes.
@@ -125,7 +120,7 @@ impl Monitors {
                 self.share_watches(&present);
             }
             self.count_failures();
-            self.observe_definitions(Instant::now());
+            self.observe_stores();
             self.distrust();
             let next = self.leaving.iter().map(|(until, _)| *until).min();
             let due = async {
@@ -221,13 +216,9 @@ impl Monitors {
         }
     }
 
-    /// Records which resources have a CustomResourceDefinition, and which an aggregated apiserver
-    /// serves.
-    fn observe_definitions(&mut self, now: Instant) {
-        for running in self.running.values_mut() {
-            if self.discovery.is_custom(&running.state.resource) {
-                running.defined = Some(now);
-            }
+    /// Records which resources an aggregated apiserver serves.
+    fn observe_stores(&self) {
+        for running in self.running.values() {
             let is_separate = self.discovery.is_aggregated(&running.read_as);
             self.ctx.graph.lock().set_separate(running.monitor, is_separate);
         }
@@ -313,7 +304,6 @@ impl Monitors {
             monitor,
             read_as,
             reader,
-            defined: None,
         }
     }
 
@@ -327,19 +317,25 @@ impl Monitors {
             running.reader.detach();
             self.ctx.store_history.forget(running.monitor);
             let resource = &running.state.resource;
-            let was_defined = running
-                .defined
-                .is_some_and(|defined| now.duration_since(defined) < DEFINED);
-            let is_removed = was_defined && !self.discovery.is_custom(resource);
-            if is_removed {
-                self.ctx.removed_kinds.add(resource);
-            }
-            self.ctx.change(|graph, follow_ups| {
-                if is_removed {
-                    graph.doubt_monitor(running.monitor, follow_ups);
-                }
+            let is_served = self.ctx.is_kind_served(resource);
+            let unknown = self.ctx.change(|graph, follow_ups| {
+                let unknown = if is_served {
+                    0
+                } else {
+                    graph.doubt_owners(running.monitor, follow_ups)
+                };
                 graph.remove_monitor(running.monitor, follow_ups);
+                unknown
             });
+            if unknown > 0 {
+                tracing::warn!(
+                    %resource,
+                    owners = unknown,
+                    "keeping the dependents of objects whose kind is no longer served"
+                );
+            }
+            // Proofs about the kind no longer rest on its watch, which may have ended before.
+            self.ctx.retry_unknown();
         }
     }
 }

@@ -121,7 +121,10 @@ impl CollectorContext {
                 self.versions_decreased(Some(monitor), &resource.to_string());
                 true
             }
-            Ok(Ok(_)) => true,
+            Ok(Ok(_)) => {
+                self.graph.lock().confirm_versions(monitor);
+                true
+            }
             // The watch fails for the same reason, and will resume later.
             Ok(Err(error)) => error.concerns_resource(),
             Err(_) => false,

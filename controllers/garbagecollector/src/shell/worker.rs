@@ -170,10 +170,7 @@ impl CollectorContext {
                 // This comes after the failure was recorded, so that no call is missed.
                 let waits = |identity: &Identity| {
                     let resource = self.resource(identity);
-                    resource.map_or_else(
-                        || self.removed_kinds.find(identity).is_none(),
-                        |resource| self.read_gates.excludes(&resource, uid),
-                    )
+                    resource.is_none_or(|resource| self.read_gates.excludes(&resource, uid))
                 };
                 if !unknown.is_empty() && unknown.iter().all(waits) {
                     return Outcome::At(Instant::now() + next);

@@ -24,6 +24,7 @@ impl Graph {
             listed: 0,
             has_gaps: false,
             is_connected: false,
+            is_checked: false,
             is_outdated: false,
             is_separate: false,
         };
@@ -37,11 +38,15 @@ impl Graph {
     }
 
     /// Removes the monitor of a resource that is no longer watched. Its nodes become virtual,
-    /// because the end of a watch proves nothing.
+    /// because the end of a watch proves nothing. If the resource has a store of its own, nothing
+    /// will show a restore of that store, so the proofs about its objects are dropped.
     pub fn remove_monitor(&mut self, monitor: Monitor, follow_ups: &mut FollowUps) {
         self.invalidate_monitor(monitor, follow_ups);
         self.release_lost(monitor);
         if let Some(watched) = self.monitors.get_mut(usize::from(monitor.0)).and_then(Option::take) {
+            if watched.is_separate {
+                self.drop_proofs_of(watched.kind);
+            }
             self.kinds.release(watched.kind);
         }
     }
@@ -76,6 +81,7 @@ impl Graph {
         if let Some(watched) = self.watched(monitor) {
             watched.version = listed.unwrap_or(before);
             watched.is_connected = version.is_some();
+            watched.is_checked = listed.is_some();
             watched.is_outdated = false;
         }
         let is_proof = listed.is_some() && !has_decreased && !has_gaps;
@@ -274,7 +280,7 @@ impl Graph {
         // cannot be used for a proof of absence, so use those of the event.
         if let Some(kind) = kind {
             let owner = self.build_identity(kind, meta.namespace.as_deref(), &meta.name, self.nodes[id].uid);
-            self.mark_absent(&owner, follow_ups);
+            self.prove_absent(&owner, true, follow_ups);
         }
     }
 
@@ -311,6 +317,12 @@ impl Graph {
     /// Records that the apiserver does not have an owner. Does nothing if a watch has reported the
     /// owner meanwhile.
     pub fn mark_absent(&mut self, owner: &Identity, follow_ups: &mut FollowUps) {
+        self.prove_absent(owner, false, follow_ups);
+    }
+
+    /// Does the same as [`Graph::mark_absent`]. `is_observed` says whether a watch has reported the
+    /// deletion.
+    fn prove_absent(&mut self, owner: &Identity, is_observed: bool, follow_ups: &mut FollowUps) {
         let Some(id) = self.uids.find(&owner.uid).and_then(|uid| self.find(uid)) else {
             return;
         };
@@ -320,7 +332,7 @@ impl Graph {
         if node.is_observed() && is_it && is_there {
             return;
         }
-        self.absent.add(node.uid, owner);
+        self.absent.add(node.uid, owner, is_observed);
         for edge in self.references_to(id) {
             let dependent = &self.nodes[self.edges[edge].dependent];
             let is_meant =
@@ -343,7 +355,7 @@ impl Graph {
         self.unobserve(id);
         if self.nodes[id].dependent_count > 0 {
             let identity = self.identity(id);
-            self.absent.add(uid, &identity);
+            self.absent.add(uid, &identity, true);
             self.begin(id, follow_ups);
         }
         self.set_owners(id, &[], follow_ups);

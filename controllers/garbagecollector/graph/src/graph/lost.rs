@@ -3,7 +3,7 @@
 //! Their number may be that of all objects of a resource, so they are not read one by one. A lost
 //! node is read when a decision depends on it, and at the end of the next list that lacks it.
 
-use super::{Flags, FollowUps, Graph, Id, Monitor};
+use super::{Flags, FollowUps, Graph, Id, Monitor, Node};
 use crate::absent_owner_cache::group_of;
 
 impl Graph {
@@ -31,15 +31,24 @@ impl Graph {
         }
     }
 
-    /// Does the same as [`Graph::invalidate_monitor`], and queues attempts for all nodes that
-    /// others refer to or that have owners, because the resource was removed with its objects.
-    pub fn doubt_monitor(&mut self, monitor: Monitor, follow_ups: &mut FollowUps) {
-        let watched = self.monitors.get(usize::from(monitor.0)).and_then(Option::as_ref);
-        let Some(kind) = watched.map(|watched| watched.kind) else {
-            return;
+    /// Does the same as [`Graph::invalidate_monitor`], and queues attempts for all lost nodes of the
+    /// same kind that others refer to, because the kind is no longer served: no list will show which
+    /// of them exist, so they must be reported as unknown. Returns their number.
+    pub fn doubt_owners(&mut self, monitor: Monitor, follow_ups: &mut FollowUps) -> usize {
+        let Some(kind) = self.watched(monitor).map(|watched| watched.kind) else {
+            return 0;
         };
         self.invalidate_monitor(monitor, follow_ups);
-        self.find_lost((monitor, kind), false, follow_ups);
+        // Another version of the kind may have reported them before.
+        let is_owner = |node: &Node| node.flags.has(Flags::LOST) && node.dependents.is_some();
+        let owners = self.nodes.iter().filter(|(_, node)| is_owner(node));
+        let owners = owners.filter(|(_, node)| self.is_same_kind(node.kind, kind));
+        let owners: Vec<_> = owners.map(|(id, _)| id).collect();
+        for id in &owners {
+            self.set_lost(*id, false);
+            follow_ups.attempt.push(self.nodes[*id].uid);
+        }
+        owners.len()
     }
 
     /// Processes the lost nodes of a resource that was just listed: the list lacks them. That

@@ -2,8 +2,9 @@
 //!
 //! A proof holds until etcd is restored from a backup. A restore interrupts every watch, so a proof
 //! is used without another read only while the watch of the owner's resource is open, and it is
-//! dropped when that watch resumes. If resourceVersions are seen to decrease, all proofs that rest
-//! on the same store are dropped.
+//! dropped when that watch resumes. A proof about a kind without a watch is not used while a watch
+//! has resumed and its versions have not been checked. If resourceVersions are seen to decrease, all
+//! proofs that rest on the same store are dropped.
 
 use std::collections::HashSet;
 
@@ -19,16 +20,30 @@ impl Graph {
     }
 
     /// Records that the watch of a resource has resumed. Drops the proofs about its objects, and
-    /// about those of kinds that no monitor watches.
+    /// those that a read has given about kinds that no monitor watches.
+    ///
+    /// Deletions that a watch has reported stay proofs if their kind is no longer served, because
+    /// no read could prove them again. They are not used until [`Graph::confirm_versions`].
     pub fn resume(&mut self, monitor: Monitor) {
         let Some(watched) = self.watched(monitor) else { return };
         let (resumed, is_separate) = (watched.kind, watched.is_separate);
-        if std::mem::replace(&mut watched.is_connected, true) || self.absent.len() == 0 {
+        if std::mem::replace(&mut watched.is_connected, true) {
+            return;
+        }
+        watched.is_checked = false;
+        if self.absent.len() == 0 {
             return;
         }
         let kept = self.monitors.iter().flatten().map(|watched| watched.kind);
         let kept = kept.filter(|kind| *kind != resumed).collect();
-        self.drop_proofs_except(&kept, is_separate.then_some(resumed));
+        self.drop_proofs_except(&kept, is_separate.then_some(resumed), Some(resumed));
+    }
+
+    /// Records that the versions of a resource have not decreased since its watch resumed.
+    pub fn confirm_versions(&mut self, monitor: Monitor) {
+        if let Some(watched) = self.watched(monitor) {
+            watched.is_checked = true;
+        }
     }
 
     /// Records whether the resourceVersions of a resource are independent of those of others.
@@ -52,7 +67,7 @@ impl Graph {
             .filter(|watched| watched.is_separate)
             .map(|watched| watched.kind);
         let others = others.collect();
-        self.drop_proofs_except(&others, separate);
+        self.drop_proofs_except(&others, separate, None);
         let is_meant = |kind: u32, is_separate: bool| separate.map_or(!is_separate, |meant| meant == kind);
         for watched in self.monitors.iter_mut().flatten() {
             if is_meant(watched.kind, watched.is_separate) {
@@ -69,22 +84,32 @@ impl Graph {
         separate.is_none()
     }
 
+    /// Drops the proofs about objects of this kind, in every version.
+    pub(super) fn drop_proofs_of(&mut self, kind: u32) {
+        self.drop_proofs_except(&HashSet::new(), Some(kind), None);
+    }
+
     /// Drops the proofs about objects of all kinds but these, in every version. If `only` is given,
-    /// drops only those of that kind.
-    fn drop_proofs_except(&mut self, kept: &HashSet<u32>, only: Option<u32>) {
+    /// drops only those of that kind. If `resumed` is given, keeps the deletions that the watches of
+    /// other kinds have reported.
+    fn drop_proofs_except(&mut self, kept: &HashSet<u32>, only: Option<u32>, resumed: Option<u32>) {
         let kinds = &self.kinds;
         let texts = |number: u32| kinds.get(number).map(|kind| (group_of(&kind.api_version), &*kind.kind));
         let kept: HashSet<_> = kept.iter().filter_map(|number| texts(*number)).collect();
-        let only = only.and_then(texts);
-        self.absent.retain(|group, kind| match only {
+        let (only, resumed) = (only.and_then(texts), resumed.and_then(texts));
+        self.absent.retain(|group, kind, is_observed| match only {
             Some(only) => (group, kind) != only,
-            None => kept.contains(&(group, kind)),
+            None => {
+                let is_of_another = resumed.is_some_and(|resumed| (group, kind) != resumed);
+                kept.contains(&(group, kind)) || is_observed && is_of_another
+            }
         });
     }
 
     /// Returns whether proofs about the objects of this kind are used without another read: the
     /// watch of the kind must be open, in any version. For a kind without a monitor, the watch of
-    /// any other resource must be open, and the API must not have a store of its own.
+    /// any other resource must be open, no open watch may have resumed without a check of its
+    /// versions, and the API must not have a store of its own.
     pub(super) fn is_proof_current(&self, reference: &Reference) -> bool {
         let group = group_of(&reference.api_version);
         let (mut needs_read, mut is_any_connected) = (false, false);
@@ -99,7 +124,10 @@ impl Graph {
                 }
                 needs_read |= is_it || watched.is_separate;
             }
-            is_any_connected |= watched.is_connected && !watched.is_separate;
+            if watched.is_connected && !watched.is_separate {
+                is_any_connected = true;
+                needs_read |= !watched.is_checked;
+            }
         }
         !needs_read && is_any_connected
     }

@@ -106,10 +106,11 @@ impl Collector {
             .collect()
     }
 
-    /// Stops watching a kind.
+    /// Stops watching a kind that is no longer served.
     pub(super) fn stop_watching(&mut self, kind: &str) {
         if let Some((monitor, _)) = self.monitors.remove(kind) {
             let mut follow_ups = FollowUps::default();
+            self.graph.doubt_owners(monitor, &mut follow_ups);
             self.graph.remove_monitor(monitor, &mut follow_ups);
             self.follow(follow_ups);
         }
@@ -136,6 +137,7 @@ impl Collector {
         if let Some((monitor, _)) = self.monitors.get(kind) {
             self.graph.disconnect(*monitor);
             self.graph.resume(*monitor);
+            self.graph.confirm_versions(*monitor);
         }
     }
 

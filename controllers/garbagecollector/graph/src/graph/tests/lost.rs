@@ -124,10 +124,30 @@ fn first_list_of_a_resource_that_is_watched_again_proves_nothing() {
 }
 
 #[test]
-fn objects_of_a_removed_kind_are_read() {
+fn owners_of_a_kind_that_is_no_longer_served_are_processed_to_be_counted() {
+    let (mut graph, [owners, things]) = chain();
+    let mut follow_ups = FollowUps::default();
+    assert_eq!(graph.doubt_owners(things, &mut follow_ups), 1);
+    graph.remove_monitor(things, &mut follow_ups);
+    assert_eq!(queued(&graph, &follow_ups), ["middle"]);
+    // A replica that becomes the leader later counts them too.
+    let mut follow_ups = FollowUps::default();
+    graph.full_scan(&mut follow_ups);
+    assert_eq!(queued(&graph, &follow_ups), ["middle"]);
+    // An object without dependents is no owner.
+    let mut follow_ups = FollowUps::default();
+    assert_eq!(graph.doubt_owners(owners, &mut follow_ups), 1, "only the top");
+}
+
+/// The preferred version changed, and could not be listed before the kind was removed.
+#[test]
+fn owners_that_another_version_has_reported_are_processed_too() {
     let (mut graph, [_, things]) = chain();
     let mut follow_ups = FollowUps::default();
-    graph.doubt_monitor(things, &mut follow_ups);
+    let preferred = graph.add_monitor("v2", "Thing");
     graph.remove_monitor(things, &mut follow_ups);
+    assert_eq!(queued(&graph, &follow_ups), Vec::<String>::new());
+    assert_eq!(graph.doubt_owners(preferred, &mut follow_ups), 1);
+    graph.remove_monitor(preferred, &mut follow_ups);
     assert_eq!(queued(&graph, &follow_ups), ["middle"]);
 }

@@ -173,6 +173,60 @@ fn proof_by_another_version_rests_on_the_watch_of_the_kind() {
     assert!(graph.is_proof_current(&reference("v1/Secret", "owner", "owner", false)));
 }
 
+/// The kind of the owner is not served any longer, so no read can prove its absence again.
+#[test]
+fn observed_deletion_stays_a_proof_after_the_kind_of_the_owner_has_gone() {
+    for is_observed in [true, false] {
+        let mut graph = Graph::default();
+        let mut follow_ups = FollowUps::default();
+        let nodes = graph.add_monitor("v1", "Node");
+        let things = graph.add_monitor("example.com/v1", "Thing");
+        for monitor in [nodes, things] {
+            graph.begin_list(monitor);
+            graph.complete_list(monitor, Some("5"), &mut follow_ups);
+        }
+        let owner = reference("example.com/v1/Thing", "owner", "owner", false);
+        graph.observe(
+            nodes,
+            &seen("dependent", "6", &[("example.com/v1/Thing", "owner")]),
+            &mut follow_ups,
+        );
+        let uid = graph.uid("owner").unwrap();
+        if is_observed {
+            graph.deleted(things, &seen("owner", "7", &[]), &mut follow_ups);
+        } else {
+            graph.mark_absent(&Identity::of_owner(&owner, None), &mut follow_ups);
+        }
+        graph.doubt_owners(things, &mut follow_ups);
+        graph.remove_monitor(things, &mut follow_ups);
+        assert!(graph.absent.contains(uid, &owner, None) && graph.is_proof_current(&owner));
+        graph.disconnect(nodes);
+        graph.resume(nodes);
+        assert_eq!(graph.absent.contains(uid, &owner, None), is_observed);
+        assert!(!graph.is_proof_current(&owner), "etcd may have been restored");
+        graph.confirm_versions(nodes);
+        assert!(graph.is_proof_current(&owner));
+        graph.go_back(Some(nodes), &mut follow_ups);
+        assert!(!graph.absent.contains(uid, &owner, None), "etcd was restored");
+    }
+}
+
+/// Nothing would show that the store of an aggregated API was restored.
+#[test]
+fn proofs_about_a_kind_with_a_store_of_its_own_end_with_its_watch() {
+    let mut graph = Graph::default();
+    let mut follow_ups = FollowUps::default();
+    let nodes = graph.add_monitor("v1", "Node");
+    let flunders = graph.add_monitor("wardle.example.com/v1", "Flunder");
+    graph.set_separate(flunders, true);
+    let owner = ("wardle.example.com/v1/Flunder", "owner");
+    graph.observe(nodes, &seen("dependent", "6", &[owner]), &mut follow_ups);
+    graph.deleted(flunders, &seen("owner", "7", &[]), &mut follow_ups);
+    assert_eq!(graph.statistics().absent, 1);
+    graph.remove_monitor(flunders, &mut follow_ups);
+    assert_eq!(graph.statistics().absent, 0);
+}
+
 /// After a restore, the versions of nodes that were not listed again say nothing about the store.
 #[test]
 fn versions_of_a_former_store_are_not_compared() {
