@@ -54,6 +54,18 @@ impl TestCrd {
     /// Creates the CRD again under the same name. The apiserver serves its objects only
     /// later.
     pub(super) async fn create_unserved(&self) -> Result<()> {
+        self.create_with(json!([version(VERSION, true)])).await
+    }
+
+    /// Creates the CRD again under the same name, with the versions that [`TestCrd::break_conversion`]
+    /// gives it, and waits until its objects are served.
+    pub(super) async fn create_again_with_both_versions(&self) -> Result<()> {
+        self.create_with(json!([version("v1", true), version(VERSION, false)]))
+            .await?;
+        self.wait_until_served(true).await
+    }
+
+    async fn create_with(&self, versions: Value) -> Result<()> {
         let Self { kind, .. } = self;
         let manifest = json!({
             "metadata": {"name": self.name(), "labels": {"kind": kind}},
@@ -61,7 +73,7 @@ impl TestCrd {
                 "group": GROUP,
                 "names": {"kind": kind, "listKind": format!("{kind}List"), "singular": kind, "plural": self.plural()},
                 "scope": if self.is_namespaced { "Namespaced" } else { "Cluster" },
-                "versions": [version(VERSION, true)],
+                "versions": versions,
             },
         });
         let crd = serde_json::from_value(manifest)?;

@@ -60,8 +60,9 @@ pub(super) async fn wait_until_released(dynamic_client: &DynamicClient, dependen
     .await
 }
 
-/// The leader knows one dependent, and no replica knows the other. The leader is killed after the
-/// owner is gone, so another replica finds the dependents.
+/// The leader knows one dependent, and no replica knows the others. The leader is killed after the
+/// owner is gone, so another replica finds the dependents. The CRD of one of them is deleted without
+/// its objects, and created again.
 #[tokio::test]
 async fn an_orphan_deletion_ends_without_resources_that_cannot_be_listed() -> Result<()> {
     let plane = ControlPlane::start().await?;
@@ -79,6 +80,7 @@ async fn an_orphan_deletion_ends_without_resources_that_cannot_be_listed() -> Re
     let known = dynamic_client
         .create(repaired.instance("known").owned_by(&owner))
         .await?;
+    // An object in the former version makes the lists of the CRD fail.
     dynamic_client.create(deleted.instance("other")).await?;
     for (_, replica) in &replicas {
         replica.wait_until_observes(&[&known]).await?;
@@ -90,6 +92,11 @@ async fn an_orphan_deletion_ends_without_resources_that_cannot_be_listed() -> Re
     let unknown = repaired.instance_in(CREATABLE, "unknown").owned_by(&owner);
     let unknown = eventually(LIMIT, "the new version to be served", || {
         dynamic_client.create(unknown.clone())
+    })
+    .await?;
+    let returned = deleted.instance_in(CREATABLE, "returned").owned_by(&owner);
+    let returned = eventually(LIMIT, "the new version to be served", || {
+        dynamic_client.create(returned.clone())
     })
     .await?;
 
@@ -115,6 +122,16 @@ async fn an_orphan_deletion_ends_without_resources_that_cannot_be_listed() -> Re
     for dependent in [&known, &unknown] {
         wait_until_released(&dynamic_client, dependent).await?;
     }
+    // That the other CRD was deleted proves nothing about its objects.
+    let expected = json!([{"owners": [owner.metadata.uid], "resources": [deleted.name()]}]);
+    eventually(RETRY_LIMIT, "the repaired resource to be settled", || async {
+        let found = annotation(&plane).await?;
+        ensure!(found.as_ref() == Some(&expected), "{found:?}");
+        anyhow::Ok(())
+    })
+    .await?;
+    deleted.create_again_with_both_versions().await?;
+    wait_until_released(&dynamic_client, &returned).await?;
     eventually(RETRY_LIMIT, "the owner to be forgotten", || async {
         let found = annotation(&plane).await?;
         ensure!(found.is_none(), "{found:?}");

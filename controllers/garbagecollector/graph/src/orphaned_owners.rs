@@ -17,8 +17,8 @@ const MAX_BYTES: usize = 64 << 10;
 /// resources, as `plural.group`.
 ///
 /// A dependent that is found later is orphaned instead of deleted. An owner is forgotten once each
-/// of its resources is settled: it was listed and contained no dependent of the owner, or it is no
-/// longer served.
+/// of its resources is settled: it was listed and contained no dependent of the owner. That a
+/// resource is no longer served settles nothing, because its objects may exist again.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct OrphanedOwners(BTreeMap<Box<str>, BTreeSet<Box<str>>>);
 
@@ -97,6 +97,15 @@ impl OrphanedOwners {
         }
     }
 
+    /// Forgets one owner whose resources are all among these, to make room. Returns its UID.
+    pub fn evict(&mut self, resources: &BTreeSet<Box<str>>) -> Option<Box<str>> {
+        let mut owners = self.0.iter();
+        let (owner, _) = owners.find(|(_, of_owner)| of_owner.is_subset(resources))?;
+        let owner = owner.clone();
+        self.0.remove(&owner);
+        Some(owner)
+    }
+
     /// Forgets an owner.
     pub fn remove(&mut self, owner: &str) {
         self.0.remove(owner);
@@ -167,6 +176,16 @@ mod tests {
         assert_eq!(owners.resources(), names(&["bars.b"]));
         owners.settle("u1", "bars.b");
         assert!(owners.is_empty());
+    }
+
+    #[test]
+    fn only_an_owner_without_other_resources_is_forgotten_to_make_room() {
+        let mut owners = OrphanedOwners::default();
+        assert!(owners.add("u1", &names(&["foos.a", "bars.b"])));
+        assert!(owners.add("u2", &names(&["foos.a"])));
+        assert_eq!(owners.evict(&names(&["bars.b"])), None);
+        assert_eq!(owners.evict(&names(&["foos.a"])).as_deref(), Some("u2"));
+        assert!(owners.contains("u1") && owners.evict(&names(&["foos.a"])).is_none());
     }
 
     #[test]

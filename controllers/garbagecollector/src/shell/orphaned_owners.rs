@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use portreeve_api::{CRDS, ObjectKey, Resource};
 use portreeve_garbagecollector_graph::{Identity, OrphanedOwners, PartialObject, ReadResult};
 use portreeve_informer::Verb;
@@ -43,6 +44,9 @@ pub(super) struct OrphanRecord {
     writing: tokio::sync::Mutex<()>,
     /// Notified when an owner is added.
     added: Notify,
+    /// The resources that are no longer served. Owners that wait only for these are forgotten when
+    /// the record is full.
+    unserved: Mutex<BTreeSet<Box<str>>>,
 }
 
 impl OrphanRecord {
@@ -52,7 +56,26 @@ impl OrphanRecord {
             is_invalid: AtomicBool::new(false),
             writing: tokio::sync::Mutex::default(),
             added: Notify::new(),
+            unserved: Mutex::default(),
         }
+    }
+
+    /// Adds an owner to the graph's record. If that is full, forgets owners that wait only for
+    /// resources that are no longer served. Returns `false` if there is no room.
+    fn add(&self, ctx: &CollectorContext, owner: &Identity, missing: &BTreeSet<Box<str>>) -> bool {
+        let unserved = self.unserved.lock();
+        let mut graph = ctx.graph.lock();
+        let owners = graph.orphaned_owners_mut();
+        while !owners.add(&owner.uid, missing) {
+            let Some(evicted) = owners.evict(&unserved) else {
+                return false;
+            };
+            tracing::warn!(
+                owner = %evicted,
+                "forgetting an orphaned owner: the record is full, and no resource of its dependents is served"
+            );
+        }
+        true
     }
 
     /// Takes over the owners that a former leader has recorded. Call it before anything is decided.
@@ -138,7 +161,7 @@ impl CollectorContext {
             if record.is_invalid.load(Ordering::Relaxed) && !record.catch_up(self) {
                 return Err(invalid(lease));
             }
-            let is_added = self.graph.lock().orphaned_owners_mut().add(&owner.uid, missing);
+            let is_added = record.add(self, owner, missing);
             is_added.then_some(()).ok_or_else(|| format!("{} is full", name(lease)))
         };
         let recorded = match &record.lease_annotations {
@@ -211,13 +234,16 @@ impl CollectorContext {
                 Err(failure) => return tracing::debug!(reason = failure.to_string(), "failed to list resource"),
             }
         }
+        let is_unserved = resources.is_empty() && self.is_no_longer_served(name).await;
+        let unserved = &self.orphan_record.unserved;
+        if is_unserved {
+            unserved.lock().insert(name.into());
+        } else {
+            unserved.lock().remove(name);
+        }
         if resources.is_empty() {
-            if !self.is_no_longer_served(name).await {
-                return;
-            }
-            // Known dependents still exist if their API has a store of its own, and it may return.
-            let graph = self.graph.lock();
-            referenced.extend(owners.iter().filter(|owner| graph.has_dependents(owner)).cloned());
+            // Its objects may be in etcd, or in the store of an aggregated API, and return.
+            return;
         }
         let settled: Vec<_> = owners.into_iter().filter(|owner| !referenced.contains(owner)).collect();
         let mut graph = self.graph.lock();

@@ -13,12 +13,6 @@ pub struct Orphaning {
 }
 
 impl Graph {
-    /// Returns whether the graph has objects that refer to this UID.
-    pub fn has_dependents(&self, uid: &str) -> bool {
-        let node = self.uids.find(uid).and_then(|uid| self.find(uid));
-        node.is_some_and(|id| self.nodes[id].dependent_count > 0)
-    }
-
     /// Returns the work needed to orphan the dependents of this owner, if it still waits for that.
     pub fn orphaning(&self, uid: Uid) -> Option<Orphaning> {
         let id = self.find(uid).filter(|id| self.nodes[*id].is_orphaning())?;
