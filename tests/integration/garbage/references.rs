@@ -6,11 +6,12 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
 use kube::{ResourceExt, api::DynamicObject};
-use portreeve_testing::{ControlPlane, FaultProxy, Matcher, Repeat};
+use portreeve_testing::{ControlPlane, FaultProxy, Matcher, Repeat, eventually};
 use serde_json::{Value, json};
 
 use super::{collector::Collector, shared};
 use crate::fixtures::{
+    LIMIT,
     dynamic_client::{DynamicClient, ensure_throughout},
     expected_objects::ExpectedObjects,
     object_builder::{ObjectBuilder, config_map, persistent_volume, reference, secret},
@@ -141,4 +142,30 @@ async fn test_cluster_scoped_owners() -> Result<()> {
         Ok(())
     })
     .await
+}
+
+/// Waits until owners of this kind are counted as unknown.
+async fn wait_until_counted(collector: &Collector, kind: &str) -> Result<()> {
+    let label = format!("gvr=\"{kind}\"");
+    eventually(LIMIT, &format!("an unknown owner with {label}"), || async {
+        let metrics = collector.daemon.admin.metrics().await?;
+        ensure!(metrics.sum("gc_unknown_owners", &[&label]) > 0.5, "it is not counted");
+        anyhow::Ok(())
+    })
+    .await
+}
+
+/// A ConfigMap of that name is absent, which proves nothing about an object of another kind.
+#[tokio::test]
+async fn an_owner_whose_kind_only_resembles_a_served_one_is_unknown() -> Result<()> {
+    let (dynamic_client, collector) = shared::client_and_collector("gc-kinds").await?;
+    let mut children = Vec::new();
+    for (kind, name) in [("ConfigMapList", "of-list"), ("configmap", "of-lower-case")] {
+        let uid = format!("{kind}-{}", dynamic_client.name());
+        let owner = json!({"apiVersion": "v1", "kind": kind, "name": "nobody", "uid": uid});
+        children.push(dynamic_client.create(secret(name).owner(owner)).await?);
+        wait_until_counted(collector, &format!("{kind}.v1")).await?;
+    }
+    dynamic_client.catch_up().await?;
+    ensure_throughout(KEPT_TIME, || ensure_exist(&dynamic_client, &children)).await
 }

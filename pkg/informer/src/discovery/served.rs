@@ -133,22 +133,13 @@ impl ServedResources {
     /// Returns the resource of an `apiVersion` and a kind, in any served version. Returns `None` if
     /// it is not known to be served, or if `api_version` is malformed.
     ///
-    /// The kind may also be in lower case, or that of the list (`PodList`).
-    /// kube-controller-manager's REST mapper accepts both, so its garbage collector follows owner
-    /// references that use them.
+    /// Only the exact kind counts. kube-controller-manager's REST mapper also accepts a kind in lower
+    /// case, and that of a list (`PodList`), and so takes the absence of an object of the kind
+    /// `Access` for that of an `AccessList`.
     pub fn lookup(&self, api_version: &str, kind: &str) -> Option<&Resource> {
-        let version = self.version(api_version)?;
-        let matching = |matches: fn(&str, &str) -> bool| {
-            let mut resources = version.resources.iter();
-            resources.find(|discovered| matches(&discovered.resource.kind, kind))
-        };
-        let exact = matching(|known, requested| known == requested);
-        let loose = || {
-            matching(|known, requested| {
-                known.to_lowercase() == requested || requested.strip_suffix("List") == Some(known)
-            })
-        };
-        exact.or_else(loose).map(|discovered| &discovered.resource)
+        let mut resources = self.version(api_version)?.resources.iter();
+        let found = resources.find(|discovered| discovered.resource.kind == kind);
+        found.map(|discovered| &discovered.resource)
     }
 
     /// Returns the group versions that could not be discovered, in the form of `apiVersion`. Their

@@ -72,7 +72,7 @@ fn each_resource_has_the_preferred_version_of_its_group_or_the_first_that_serves
 }
 
 #[test]
-fn lookup_accepts_any_version_and_the_kinds_that_kube_controller_manager_accepts() {
+fn lookup_accepts_any_version_and_only_the_exact_kind() {
     let served = ServedResources::of(&[
         (resource("v1", "Pod"), COLLECTABLE),
         (resource("apps/v2", "Deployment"), COLLECTABLE),
@@ -84,8 +84,8 @@ fn lookup_accepts_any_version_and_the_kinds_that_kube_controller_manager_accepts
         ("v1", "Pod", Some("pods.v1")),
         ("apps/v1", "Deployment", Some("deployments.v1.apps")),
         ("apps/v2", "Deployment", Some("deployments.v2.apps")),
-        ("apps/v2", "deployment", Some("deployments.v2.apps")),
-        ("apps/v2", "DeploymentList", Some("deployments.v2.apps")),
+        ("apps/v2", "deployment", None),
+        ("apps/v2", "DeploymentList", None),
         ("lists/v1", "WishList", Some("wishlists.v1.lists")),
         ("apps/v2", "DEPLOYMENT", None),
         ("apps/v2", "Pod", None),
