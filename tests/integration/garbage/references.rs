@@ -1,5 +1,5 @@
-//! References to invalid owners: in other namespaces, of unknown kinds, or of resources whose watch
-//! is slow.
+//! References to invalid owners: in other namespaces, of unknown kinds or versions, or of resources
+//! whose watch is slow.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{collector::Collector, shared};
 use crate::fixtures::{
     LIMIT,
-    dynamic_client::{DynamicClient, ensure_throughout},
+    dynamic_client::{DynamicClient, Policy, ensure_throughout},
     expected_objects::ExpectedObjects,
     object_builder::{ObjectBuilder, config_map, persistent_volume, reference, secret},
 };
@@ -168,4 +168,55 @@ async fn an_owner_whose_kind_only_resembles_a_served_one_is_unknown() -> Result<
     }
     dynamic_client.catch_up().await?;
     ensure_throughout(KEPT_TIME, || ensure_exist(&dynamic_client, &children)).await
+}
+
+/// Returns an object whose references may name versions of its kind that are not served.
+fn budget(name: &str) -> ObjectBuilder {
+    ObjectBuilder::new("policy/v1", "PodDisruptionBudget", name).with("spec", json!({}))
+}
+
+/// Kubernetes 1.25 has removed `policy/v1beta1`.
+#[tokio::test]
+async fn a_reference_in_a_version_that_is_no_longer_served_denotes_the_same_owner() -> Result<()> {
+    for policy in [Policy::Background, Policy::Foreground] {
+        let (dynamic_client, collector) = shared::client_and_collector("gc-versions").await?;
+        let owner = dynamic_client.create(budget("owner")).await?;
+        let mut former = reference(&owner);
+        former["apiVersion"] = "policy/v1beta1".into();
+        former["blockOwnerDeletion"] = true.into();
+        let child = dynamic_client.create(secret("child").owner(former.clone())).await?;
+        former["uid"] = format!("absent-{}", dynamic_client.name()).into();
+        let garbage = dynamic_client.create(secret("garbage").owner(former)).await?;
+        collector.wait_until_observes(&[&owner, &child]).await?;
+        dynamic_client.wait_until_gone(&garbage).await?;
+        dynamic_client.get(&child).await?;
+
+        dynamic_client.delete(&owner, policy).await?;
+        dynamic_client.wait_until_gone(&child).await?;
+        dynamic_client.wait_until_gone(&owner).await?;
+    }
+    Ok(())
+}
+
+/// The UID is that of another object, which does not prove that the owner of the unserved kind is
+/// absent.
+#[tokio::test]
+async fn an_unserved_owner_with_the_uid_of_a_deleted_object_is_unknown_and_counted() -> Result<()> {
+    let (dynamic_client, collector) = shared::client_and_collector("gc-unserved").await?;
+    let owner = dynamic_client.create(config_map("owner")).await?;
+    let mut unserved = reference(&owner);
+    unserved["apiVersion"] = "unserved.example.com/v1".into();
+    unserved["kind"] = "Counted".into();
+    let child = dynamic_client.create(secret("child").owner(unserved)).await?;
+    collector.wait_until_observes(&[&child]).await?;
+    dynamic_client.delete(&owner, Policy::Background).await?;
+    wait_until_counted(collector, "Counted.unserved.example.com/v1").await?;
+    dynamic_client.catch_up().await?;
+    let uid = child.metadata.uid.as_deref().unwrap_or_default();
+    let (_, text) = collector.page(&format!("explain?uid={uid}")).await?;
+    ensure!(text.contains("its kind is not served"), "{text}");
+    ensure_throughout(KEPT_TIME, || {
+        ensure_exist(&dynamic_client, std::slice::from_ref(&child))
+    })
+    .await
 }

@@ -70,14 +70,15 @@ impl AbsentOwnerCache {
     }
 
     /// Returns whether the owner that a dependent in this namespace refers to is proven absent,
-    /// either in that namespace or as a cluster-scoped object.
+    /// either in that namespace or as a cluster-scoped object. All versions of a kind have the same
+    /// objects, so the proof may be by another version than the reference.
     pub(crate) fn contains(&self, uid: Uid, reference: &Reference, namespace: Option<&str>) -> bool {
         self.by_uid.get(&uid).is_some_and(|known| {
             known.iter().any(|absent| {
                 (absent.namespace.is_none() || absent.namespace.as_deref() == namespace)
                     && absent.name == reference.name
                     && absent.kind == reference.kind
-                    && absent.api_version == reference.api_version
+                    && group_of(&absent.api_version) == group_of(&reference.api_version)
             })
         })
     }
@@ -166,6 +167,19 @@ mod tests {
             assert!(!absences.lookup(uid, other, namespace), "{other:?} in {namespace:?}");
         }
         assert_eq!(absences.lookups, Lookups { hits: 1, misses: 4 });
+    }
+
+    #[test]
+    fn proof_applies_to_every_version_of_the_group() {
+        let uid = Uids::default().intern("u");
+        let mut absences = AbsentOwnerCache::default();
+        let in_version = |api_version: &str| Reference {
+            api_version: api_version.into(),
+            ..reference("Job", "a")
+        };
+        absences.add(uid, &Identity::of_owner(&in_version("batch/v1"), Some("n")), true);
+        assert!(absences.contains(uid, &in_version("batch/v1beta1"), Some("n")));
+        assert!(!absences.contains(uid, &in_version("other/v1"), Some("n")));
     }
 
     #[test]

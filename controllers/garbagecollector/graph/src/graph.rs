@@ -51,7 +51,7 @@ pub use self::{
     view::{GraphSnapshot, NodeView},
 };
 use crate::{
-    absent_owner_cache::AbsentOwnerCache,
+    absent_owner_cache::{AbsentOwnerCache, group_of},
     intern::Interner,
     orphaned_owners::OrphanedOwners,
     uid::{Uid, Uids},
@@ -206,6 +206,12 @@ impl Graph {
     fn is_kind(&self, number: u32, api_version: &str, kind: &str) -> bool {
         let known = self.kinds.get(number);
         known.is_some_and(|known| *known.kind == *kind && *known.api_version == *api_version)
+    }
+
+    /// Does the same as [`Graph::is_kind`], for any version of the group.
+    fn is_kind_of_group(&self, number: u32, api_version: &str, kind: &str) -> bool {
+        let known = self.kinds.get(number);
+        known.is_some_and(|known| *known.kind == *kind && group_of(&known.api_version) == group_of(api_version))
     }
 
     fn namespace(&mut self, namespace: Option<&str>) -> u32 {

@@ -8,8 +8,11 @@ use std::{
     time::Duration,
 };
 
-use portreeve_garbagecollector_graph::Uid;
+use portreeve_garbagecollector_graph::{Identity, Uid};
 use tokio::time::Instant;
+
+/// An apiVersion and a kind.
+pub(super) type Kind = (Box<str>, Box<str>);
 
 /// The failures and cascades of one collector.
 #[derive(Default)]
@@ -20,8 +23,9 @@ pub(super) struct FailureTracker {
     /// Objects of which it is unknown whether an owner exists. They are retried when more resources
     /// are served or synced.
     unknown: HashSet<Uid>,
-    /// Owners of which it is unknown whether they exist, until an attempt finds that out.
-    unknown_owners: HashSet<Uid>,
+    /// Owners of which it is unknown whether they exist, until a read finds that out: by apiVersion
+    /// and kind.
+    unknown_owners: HashMap<Kind, HashSet<Identity>>,
     /// The time at which the deletion of an owner's dependents began.
     cascades: HashMap<Uid, Instant>,
 }
@@ -41,7 +45,6 @@ impl FailureTracker {
         } else if !orphaning {
             // The existence of the owners was known this time; the failure has another reason.
             self.unknown.remove(&uid);
-            self.unknown_owners.remove(&uid);
         }
         let before = self.failing.get(&(uid, orphaning));
         let is_new = before.is_none_or(|(_, before)| *before != reason);
@@ -55,26 +58,40 @@ impl FailureTracker {
         self.failing.remove(&(uid, orphaning));
         if !orphaning {
             self.unknown.remove(&uid);
-            self.unknown_owners.remove(&uid);
         }
     }
 
-    /// Records that it is unknown whether an owner exists.
-    pub(super) fn owner_unknown(&mut self, uid: Uid) {
-        self.unknown_owners.insert(uid);
+    /// Records that it is unknown whether an owner exists. Returns whether it is the only such owner
+    /// of its kind.
+    pub(super) fn owner_unknown(&mut self, owner: &Identity) -> bool {
+        let of_kind = self.unknown_owners.entry(kind_of(owner)).or_default();
+        let is_first = of_kind.is_empty();
+        of_kind.insert(owner.clone());
+        is_first
     }
 
-    /// Returns the kinds of the owners of which it is unknown whether they exist. Forgets the
-    /// owners for which `kind` returns `None`, because nothing refers to them any longer.
-    pub(super) fn unknown_owners<K>(&mut self, kind: impl Fn(Uid) -> Option<K>) -> Vec<K> {
-        let mut kinds = Vec::new();
-        self.unknown_owners.retain(|uid| {
-            let kind = kind(*uid);
-            let is_kept = kind.is_some();
-            kinds.extend(kind);
-            is_kept
+    /// Records that it is known whether an owner exists.
+    pub(super) fn owner_known(&mut self, owner: &Identity) {
+        if !self.unknown_owners.is_empty()
+            && let Some(of_kind) = self.unknown_owners.get_mut(&kind_of(owner))
+        {
+            of_kind.remove(owner);
+        }
+    }
+
+    /// Returns the number of UIDs of owners of each kind of which it is unknown whether they exist.
+    /// Forgets the owners for which `is_unknown` returns `false`, because nothing refers to them any
+    /// longer.
+    pub(super) fn unknown_owners(&mut self, is_unknown: impl Fn(&Identity) -> bool) -> Vec<(Kind, usize)> {
+        self.unknown_owners.retain(|_, of_kind| {
+            of_kind.retain(&is_unknown);
+            !of_kind.is_empty()
         });
-        kinds
+        let kinds = self.unknown_owners.iter().map(|(kind, of_kind)| {
+            let uids: HashSet<_> = of_kind.iter().map(|owner| &owner.uid).collect();
+            (kind.clone(), uids.len())
+        });
+        kinds.collect()
     }
 
     /// Returns the objects of which it is unknown whether an owner exists, and forgets them.
@@ -113,6 +130,10 @@ impl FailureTracker {
     pub(super) fn cascade_finished(&mut self, uid: Uid, now: Instant) -> Option<Duration> {
         self.cascades.remove(&uid).map(|since| now.duration_since(since))
     }
+}
+
+fn kind_of(owner: &Identity) -> Kind {
+    (owner.api_version.clone(), owner.kind.clone())
 }
 
 #[cfg(test)]
@@ -157,11 +178,34 @@ mod tests {
         assert_eq!(tracker.longest(later), None);
         tracker.failed((b, true), "away".to_owned(), false, later);
         assert_eq!(tracker.longest(later), Some(Duration::ZERO));
-        tracker.owner_unknown(a);
         assert_eq!(tracker.take_unknown(), [a].into());
-        assert_eq!(tracker.unknown_owners(|_| Some(())).len(), 1);
-        assert!(tracker.unknown_owners(|_| None::<()>).is_empty());
-        assert!(tracker.unknown_owners(|_| Some(())).is_empty(), "it is forgotten");
         assert_eq!(tracker.longest(later), Some(Duration::from_secs(9)));
+    }
+
+    #[test]
+    fn unknown_owners_are_counted_by_uid_until_they_are_known() {
+        let owner = |kind: &str, namespace: &str, uid: &str| Identity {
+            api_version: "v1".into(),
+            kind: kind.into(),
+            namespace: Some(namespace.into()),
+            name: "a".into(),
+            uid: uid.into(),
+        };
+        let mut tracker = FailureTracker::default();
+        assert!(tracker.owner_unknown(&owner("Pod", "n", "1")));
+        assert!(!tracker.owner_unknown(&owner("Pod", "m", "1")) && !tracker.owner_unknown(&owner("Pod", "n", "2")));
+        assert!(tracker.owner_unknown(&owner("Node", "n", "3")));
+        let count = |tracker: &mut FailureTracker, is_unknown: fn(&Identity) -> bool| {
+            let mut counts = tracker.unknown_owners(is_unknown);
+            counts.sort();
+            let counts = counts.iter().map(|((_, kind), count)| format!("{kind} {count}"));
+            counts.collect::<Vec<_>>().join(", ")
+        };
+        assert_eq!(count(&mut tracker, |_| true), "Node 1, Pod 2");
+        tracker.owner_known(&owner("Pod", "n", "2"));
+        tracker.owner_known(&owner("Service", "n", "2"));
+        assert_eq!(count(&mut tracker, |_| true), "Node 1, Pod 1");
+        assert_eq!(count(&mut tracker, |owner| *owner.kind == *"Pod"), "Pod 1");
+        assert_eq!(count(&mut tracker, |_| true), "Pod 1", "the other is forgotten");
     }
 }

@@ -11,7 +11,7 @@ use std::{
 
 use parking_lot::Mutex;
 use portreeve_api::Resource;
-use portreeve_garbagecollector_graph::Uid;
+use portreeve_garbagecollector_graph::{Identity, Uid};
 use portreeve_reconcile::Shutdown;
 use portreeve_workqueue::Lane;
 use tokio::{
@@ -191,9 +191,12 @@ impl CollectorContext {
         self.failures.lock().duration(owner, Instant::now()) >= LIMIT
     }
 
-    /// Ends the wait of owners for an object that could not be read for [`LIMIT`]. Returns after
-    /// which time to read it again if its kind is not served.
-    pub(super) fn limit_wait_for(&self, uid: Uid) -> Duration {
+    /// Ends the wait of owners for an object about which nothing could be decided for [`LIMIT`].
+    /// Returns after which time to process it again if a kind is not served.
+    ///
+    /// `unknown` are the objects that could not be read: the object itself, or owners in its
+    /// references, so that it is kept.
+    pub(super) fn limit_wait_for(&self, uid: Uid, unknown: &[Identity]) -> Duration {
         if !self.graph.lock().is_awaited(uid) {
             return UNSERVED_INTERVAL;
         }
@@ -201,8 +204,21 @@ impl CollectorContext {
         if failed < LIMIT || self.outage.is_outage() {
             return LIMIT.saturating_sub(failed).max(MIN_INTERVAL);
         }
-        let dependent = self.graph.lock().name(uid);
-        tracing::warn!(dependent, "owners no longer wait for a dependent that cannot be read");
+        let (dependent, unknown) = {
+            let graph = self.graph.lock();
+            let owners = unknown.iter().filter(|object| graph.uid(&object.uid) != Some(uid));
+            let owners: Vec<_> = owners.map(ToString::to_string).collect();
+            (graph.name(uid), owners.join(", "))
+        };
+        if unknown.is_empty() {
+            tracing::warn!(dependent, "owners no longer wait for a dependent that cannot be read");
+        } else {
+            tracing::warn!(
+                dependent,
+                unknown,
+                "owners no longer wait for a dependent with an unknown owner"
+            );
+        }
         self.change(|graph, follow_ups| graph.stop_waiting_for(uid, follow_ups));
         UNSERVED_INTERVAL
     }

@@ -173,14 +173,14 @@ impl GraphCollector {
         } = ctx.graph.lock().statistics();
         let unknown = {
             let (graph, mut failures) = (ctx.graph.lock(), ctx.failures.lock());
-            failures.unknown_owners(|uid| graph.unproven_owner(uid))
+            failures.unknown_owners(|owner| graph.is_unproven_owner(owner))
         };
         self.unknown.reset();
-        for (api_version, kind) in unknown {
-            let gvr = ctx.resource_label(&api_version, &kind);
-            self.unknown.with_label_values(&[&gvr]).inc();
-        }
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        for ((api_version, kind), number) in unknown {
+            let gvr = ctx.resource_label(&api_version, &kind);
+            self.unknown.with_label_values(&[&gvr]).add(count(number));
+        }
         self.nodes.reset();
         for (api_version, kind, observed, virtual_) in nodes {
             let gvr = ctx.resource_label(&api_version, &kind);

@@ -84,6 +84,7 @@ impl CollectorContext {
                     } else {
                         self.read_coalesced(&request.identity).await
                     };
+                    self.record_unknown(&request.identity, &fact);
                     if fact == ReadResult::Unknown {
                         unknown.push(request.identity.clone());
                     }
@@ -153,19 +154,41 @@ impl CollectorContext {
         });
     }
 
+    /// Records whether it is known that an owner exists. Logs the first owner of a kind that is not
+    /// served.
+    fn record_unknown(&self, owner: &Identity, fact: &ReadResult) {
+        if *fact != ReadResult::Unknown {
+            return self.failures.lock().owner_known(owner);
+        }
+        if !self.graph.lock().is_unproven_owner(owner) {
+            // It is the object of the attempt itself.
+            return;
+        }
+        let is_first = self.failures.lock().owner_unknown(owner);
+        if is_first && self.resource(owner).is_none() {
+            tracing::warn!(%owner, "keeping dependents of an owner that no version of its group serves");
+        }
+    }
+
+    /// Returns why an attempt could not find out whether an object exists.
+    fn describe_unknown(&self, unknown: &[Identity]) -> String {
+        let Some(object) = unknown.first() else {
+            return "cannot determine whether an owner exists: a watch has reported another state".to_owned();
+        };
+        let reason = if self.resource(object).is_none() {
+            "its kind is not served in any version of its group"
+        } else {
+            "reading it failed"
+        };
+        format!("cannot determine whether {object} exists: {reason}")
+    }
+
     fn rest(&self, uid: Uid, rest: NoopReason, unknown: &[Identity]) -> Outcome {
         self.metrics.count_attempt("noop", rest_name(rest));
         match rest {
             NoopReason::Unknown | NoopReason::Kept(KeepReason::OwnerUnknown) => {
-                self.failed(
-                    (uid, false),
-                    "cannot determine whether an owner exists: its kind is not served, or reading it failed".to_owned(),
-                    true,
-                );
-                if rest == NoopReason::Unknown {
-                    self.failures.lock().owner_unknown(uid);
-                }
-                let next = self.limit_wait_for(uid);
+                self.failed((uid, false), self.describe_unknown(unknown), true);
+                let next = self.limit_wait_for(uid, unknown);
                 // Without a request that could be repeated, wait until `retry_unknown` is called.
                 // This comes after the failure was recorded, so that no call is missed.
                 let waits = |identity: &Identity| {

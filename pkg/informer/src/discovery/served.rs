@@ -130,16 +130,27 @@ impl ServedResources {
             .map(|discovered| &discovered.resource)
     }
 
-    /// Returns the resource of an `apiVersion` and a kind, in any served version. Returns `None` if
-    /// it is not known to be served, or if `api_version` is malformed.
+    /// Returns the resource of an `apiVersion` and a kind. If that version does not serve the kind,
+    /// returns it in the first version of the group that does, because a version may be removed
+    /// while objects still refer to it.
+    ///
+    /// Returns `None` if no version is known to serve the kind, if the version cannot be
+    /// discovered, or if `api_version` is malformed. The core group has only ever had one version.
     ///
     /// Only the exact kind counts. kube-controller-manager's REST mapper also accepts a kind in lower
     /// case, and that of a list (`PodList`), and so takes the absence of an object of the kind
     /// `Access` for that of an `AccessList`.
     pub fn lookup(&self, api_version: &str, kind: &str) -> Option<&Resource> {
-        let mut resources = self.version(api_version)?.resources.iter();
-        let found = resources.find(|discovered| discovered.resource.kind == kind);
-        found.map(|discovered| &discovered.resource)
+        let version = self.version(api_version);
+        if let Some(found) = version.and_then(|version| version.find(kind)) {
+            return Some(found);
+        }
+        let group = group_of(api_version);
+        let is_unknown = version.is_some_and(|version| version.failed);
+        if group.is_empty() || is_unknown {
+            return None;
+        }
+        self.groups.get(group)?.iter().find_map(|version| version.find(kind))
     }
 
     /// Returns the group versions that could not be discovered, in the form of `apiVersion`. Their
@@ -217,6 +228,13 @@ impl ServedResources {
 }
 
 impl GroupVersion {
+    /// Returns the resource of this kind.
+    fn find(&self, kind: &str) -> Option<&Resource> {
+        let mut resources = self.resources.iter();
+        let found = resources.find(|discovered| discovered.resource.kind == kind);
+        found.map(|discovered| &discovered.resource)
+    }
+
     /// Returns a copy that is marked as failed.
     fn marked_failed(&self) -> Self {
         let failed = true;

@@ -327,7 +327,7 @@ impl Graph {
             return;
         };
         let node = &self.nodes[id];
-        let is_it = self.is_kind(node.kind, &owner.api_version, &owner.kind) && *node.name == *owner.name;
+        let is_it = self.is_kind_of_group(node.kind, &owner.api_version, &owner.kind) && *node.name == *owner.name;
         let is_there = owner.namespace.is_none() || self.is_namespace(node.namespace, owner.namespace.as_deref());
         if node.is_observed() && is_it && is_there {
             return;

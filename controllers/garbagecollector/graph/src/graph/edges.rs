@@ -201,10 +201,11 @@ impl Graph {
         *name == *reference.name && self.is_kind(kind, &reference.api_version, &reference.kind)
     }
 
-    /// Returns whether the reference gives the owner's kind and name. Namespaces are not compared.
+    /// Returns whether the reference gives the owner's kind, in any version, and name. Namespaces
+    /// are not compared.
     pub(super) fn names_owner(&self, edge: Id, owner: &Identity) -> bool {
         let (kind, name) = self.reference_coordinates(edge);
-        *name == *owner.name && self.is_kind(kind, &owner.api_version, &owner.kind)
+        *name == *owner.name && self.is_kind_of_group(kind, &owner.api_version, &owner.kind)
     }
 
     /// Corrects the coordinates of a node to those that a watch has reported. The coordinates that

@@ -146,14 +146,19 @@ impl Graph {
         self.find(uid).is_some_and(|id| !self.nodes[id].is_observed())
     }
 
-    /// Returns the apiVersion and kind of an owner that no watch reports and that is not proven
-    /// absent; `None` for any other object.
-    pub fn unproven_owner(&self, uid: Uid) -> Option<(Box<str>, Box<str>)> {
-        let id = self.find(uid)?;
+    /// Returns whether objects refer to this owner in these coordinates, and it is neither known to
+    /// exist in them nor proven absent.
+    pub fn is_unproven_owner(&self, owner: &Identity) -> bool {
+        let Some(id) = self.uids.find(&owner.uid).and_then(|uid| self.find(uid)) else {
+            return false;
+        };
+        let is_meant = |edge: &Id| {
+            let dependent = &self.nodes[self.edges[*edge].dependent];
+            self.names_owner(*edge, owner) && self.is_namespace(dependent.namespace, owner.namespace.as_deref())
+        };
         let node = &self.nodes[id];
-        let is_owner = node.dependents.is_some() && !node.is_observed();
-        let identity = self.identity(id);
-        (is_owner && !self.is_absent(&identity)).then_some((identity.api_version, identity.kind))
+        let is_it = *node.name == *owner.name && self.is_kind_of_group(node.kind, &owner.api_version, &owner.kind);
+        !(node.is_observed() && is_it) && self.references_to(id).any(|edge| is_meant(&edge)) && !self.is_absent(owner)
     }
 
     /// Returns the printed identity of an object, or its UID if it has left the graph.

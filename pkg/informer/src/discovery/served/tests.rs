@@ -72,11 +72,12 @@ fn each_resource_has_the_preferred_version_of_its_group_or_the_first_that_serves
 }
 
 #[test]
-fn lookup_accepts_any_version_and_only_the_exact_kind() {
+fn lookup_prefers_the_named_version_and_accepts_only_the_exact_kind() {
     let served = ServedResources::of(&[
         (resource("v1", "Pod"), COLLECTABLE),
         (resource("apps/v2", "Deployment"), COLLECTABLE),
         (resource("apps/v1", "Deployment"), READABLE),
+        (resource("apps/v1", "Old"), READABLE),
         (resource("lists/v1", "Wish"), COLLECTABLE),
         (resource("lists/v1", "WishList"), COLLECTABLE),
     ]);
@@ -89,7 +90,10 @@ fn lookup_accepts_any_version_and_only_the_exact_kind() {
         ("lists/v1", "WishList", Some("wishlists.v1.lists")),
         ("apps/v2", "DEPLOYMENT", None),
         ("apps/v2", "Pod", None),
-        ("apps/v3", "Deployment", None),
+        ("apps/v3", "Deployment", Some("deployments.v2.apps")),
+        ("apps/v2", "Old", Some("olds.v1.apps")),
+        ("apps/v3", "deployment", None),
+        ("apps/", "Pod", None),
         ("apps", "Deployment", None),
         ("v2", "Deployment", None),
         ("/v1", "Pod", None),
@@ -102,6 +106,16 @@ fn lookup_accepts_any_version_and_only_the_exact_kind() {
         let found = served.lookup(api_version, kind).map(ToString::to_string);
         assert_eq!(found.as_deref(), expected, "{api_version} {kind}");
     }
+}
+
+/// The version that cannot be discovered may serve the kind, by another apiserver.
+#[test]
+fn lookup_replaces_no_version_that_cannot_be_discovered() {
+    let answers = response(&[("metrics/v2", Some(&[("Load", READABLE)])), ("metrics/v1", None)]);
+    let served = ServedResources::default().updated_by(&[&answers], &services(&[]));
+    assert_eq!(served.lookup("metrics/v1", "Load"), None);
+    assert!(served.lookup("metrics/v2", "Load").is_some());
+    assert!(served.lookup("metrics/v3", "Load").is_some());
 }
 
 #[test]

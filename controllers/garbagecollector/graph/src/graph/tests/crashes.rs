@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{
     collector::Collector,
-    random::{KINDS, left_over, restart},
+    random::{cluster, left_over, restart},
     simulation::{ObjectLocation, Simulation, reference},
 };
 use crate::{Reference, verdict::PropagationPolicy};
@@ -51,11 +51,11 @@ fn family(simulation: &mut Simulation, name: &str, policy: PropagationPolicy) ->
 fn simulations() -> Vec<(String, Simulation)> {
     let mut simulations = Vec::new();
     for policy in POLICIES {
-        let mut simulation = Simulation::new(&KINDS);
+        let mut simulation = cluster();
         family(&mut simulation, "one", policy);
         simulations.push((format!("{policy:?}"), simulation));
         for other in POLICIES {
-            let mut simulation = Simulation::new(&KINDS);
+            let mut simulation = cluster();
             let first = create(&mut simulation, SET, "first", vec![]);
             let second = create(&mut simulation, SET, "second", vec![]);
             create(&mut simulation, POD, "both", vec![first.clone(), second.clone()]);
@@ -64,7 +64,7 @@ fn simulations() -> Vec<(String, Simulation)> {
             simulations.push((format!("{policy:?} and {other:?}"), simulation));
         }
         // Each blocks the deletion of the other.
-        let mut simulation = Simulation::new(&KINDS);
+        let mut simulation = cluster();
         let one = create(&mut simulation, POD, "one", vec![]);
         let other = create(&mut simulation, POD, "other", vec![one.clone()]);
         simulation.change(&place(&one), |object| object.meta.owner_references.push(other.clone()));

@@ -1,7 +1,10 @@
 //! How long a proof of absence is used: etcd may have been restored from a backup.
 
 use super::{collector::Collector, simulation::Simulation, simulation::reference};
-use crate::{FollowUps, Graph, Identity, PartialMetadata, PartialObject, verdict::PropagationPolicy};
+use crate::{
+    Attempt, AttemptStep, FollowUps, Graph, Identity, Intent, PartialMetadata, PartialObject,
+    verdict::PropagationPolicy,
+};
 
 const PODS: &str = "v1/Pod";
 const NODES: &str = "v1/Node";
@@ -171,6 +174,71 @@ fn proof_by_another_version_rests_on_the_watch_of_the_kind() {
     let unwatched = reference("wardle.example.com/v1/Fischer", "owner", "owner", false);
     assert!(!graph.is_proof_current(&unwatched));
     assert!(graph.is_proof_current(&reference("v1/Secret", "owner", "owner", false)));
+}
+
+/// The version in the reference need not be served.
+#[test]
+fn observed_deletion_proves_the_owner_absent_in_every_version() {
+    let mut graph = Graph::default();
+    let mut follow_ups = FollowUps::default();
+    let jobs = graph.add_monitor("batch/v1", "Job");
+    graph.begin_list(jobs);
+    graph.complete_list(jobs, Some("5"), &mut follow_ups);
+    let dependent = |name: &str| seen(name, "6", &[("batch/v1beta1/Job", "owner")]);
+    for is_known in [true, false] {
+        if is_known {
+            graph.observe(jobs, &seen("owner", "6", &[]), &mut follow_ups);
+        }
+        graph.observe(jobs, &dependent("dependent"), &mut follow_ups);
+        let mut follow_ups = FollowUps::default();
+        graph.deleted(jobs, &seen("owner", "7", &[]), &mut follow_ups);
+        let uid = graph.uid("dependent").unwrap();
+        assert!(follow_ups.attempt.contains(&uid), "known: {is_known}");
+        let step = graph.step(&Attempt::new(uid));
+        assert!(
+            matches!(step, AttemptStep::Apply(Intent::Delete { .. })),
+            "known: {is_known}: {step:?}"
+        );
+        graph.deleted(jobs, &dependent("dependent"), &mut follow_ups);
+    }
+}
+
+/// A read by the version in the reference is older than what the watch has reported.
+#[test]
+fn read_in_another_version_proves_nothing_about_an_object_that_a_watch_reports() {
+    let mut graph = Graph::default();
+    let mut follow_ups = FollowUps::default();
+    let jobs = graph.add_monitor("batch/v1", "Job");
+    graph.observe(jobs, &seen("owner", "6", &[]), &mut follow_ups);
+    let owner = ("batch/v1beta1/Job", "owner");
+    graph.observe(jobs, &seen("dependent", "6", &[owner]), &mut follow_ups);
+    let owner = Identity::of_owner(&reference("batch/v1beta1/Job", "owner", "owner", false), None);
+    graph.mark_absent(&owner, &mut follow_ups);
+    assert_eq!(graph.statistics().absent, 0);
+}
+
+#[test]
+fn owner_is_unproven_while_objects_refer_to_it_and_nothing_is_known_about_it() {
+    let mut graph = Graph::default();
+    let mut follow_ups = FollowUps::default();
+    let jobs = graph.add_monitor("batch/v1", "Job");
+    let owner = |kind: &str| Identity::of_owner(&reference(kind, "owner", "owner", false), None);
+    let of_group = owner("batch/v2/Job");
+    assert!(!graph.is_unproven_owner(&of_group));
+    let owners = [("batch/v1beta1/Job", "owner"), ("example.com/v1/Gone", "owner")];
+    graph.observe(jobs, &seen("dependent", "6", &owners), &mut follow_ups);
+    assert!(graph.is_unproven_owner(&of_group) && graph.is_unproven_owner(&owner("example.com/v1/Gone")));
+    assert!(!graph.is_unproven_owner(&owner("example.com/v1/Other")));
+    graph.observe(jobs, &seen("owner", "7", &[]), &mut follow_ups);
+    assert!(!graph.is_unproven_owner(&of_group), "it exists");
+    graph.deleted(jobs, &seen("owner", "8", &[]), &mut follow_ups);
+    assert!(!graph.is_unproven_owner(&of_group), "it is absent");
+    assert!(graph.is_unproven_owner(&owner("example.com/v1/Gone")));
+    graph.observe(jobs, &seen("dependent", "9", &[]), &mut follow_ups);
+    assert!(
+        !graph.is_unproven_owner(&owner("example.com/v1/Gone")),
+        "nothing refers to it"
+    );
 }
 
 /// The kind of the owner is not served any longer, so no read can prove its absence again.

@@ -20,6 +20,8 @@ pub(super) const KINDS: [(&str, bool); 4] = [
     ("apps/v1/Set", true),
     ("late.example.com/v1/Thing", true),
 ];
+/// Other versions of the same kinds.
+const OTHER_VERSIONS: [&str; 4] = ["v0/Pod", "v0/Node", "apps/v0/Set", "late.example.com/v0/Thing"];
 /// A kind that is not always served.
 const LATE: &str = "late.example.com/v1/Thing";
 const NAMESPACES: [&str; 2] = ["n", "m"];
@@ -30,6 +32,7 @@ enum Way {
     Right,
     WrongName,
     WrongKind,
+    OtherVersion,
     NoSuchKind,
     NobodysUid,
 }
@@ -81,6 +84,7 @@ fn way() -> impl Strategy<Value = Way> {
         12 => Just(Way::Right),
         1 => Just(Way::WrongName),
         1 => Just(Way::WrongKind),
+        2 => Just(Way::OtherVersion),
         1 => Just(Way::NoSuchKind),
         1 => Just(Way::NobodysUid),
     ]
@@ -119,6 +123,22 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
+/// Returns another version of one of the kinds.
+fn other_version(kind: &str) -> &str {
+    let mut known = KINDS.iter().zip(OTHER_VERSIONS);
+    let known = known.find(|((known, _), _)| *known == kind);
+    known.map_or(kind, |(_, other)| other)
+}
+
+/// Returns a cluster with all kinds.
+pub(super) fn cluster() -> Simulation {
+    let mut simulation = Simulation::new(&KINDS);
+    for ((kind, _), other) in KINDS.into_iter().zip(OTHER_VERSIONS) {
+        simulation.alias(other, kind);
+    }
+    simulation
+}
+
 /// Returns references to these objects, by number.
 fn references(simulation: &Simulation, owners: &[(usize, Way, bool)]) -> Vec<Reference> {
     let known: Vec<_> = simulation.objects.iter().collect();
@@ -133,6 +153,7 @@ fn references(simulation: &Simulation, owners: &[(usize, Way, bool)]) -> Vec<Ref
             Way::Right => reference(kind, name, uid, *blocks),
             Way::WrongName => reference(kind, "nobody", uid, *blocks),
             Way::WrongKind => reference("v1/Pod", name, uid, *blocks),
+            Way::OtherVersion => reference(other_version(kind), name, uid, *blocks),
             Way::NoSuchKind => reference("gone.example.com/v1/Thing", name, uid, *blocks),
             Way::NobodysUid => reference(kind, name, "nobody", *blocks),
         };
@@ -296,7 +317,7 @@ proptest! {
     fn kept_objects_stay_and_all_other_dependents_are_deleted(
         operations in proptest::collection::vec(operation(), 1..120),
     ) {
-        let mut simulation = Simulation::new(&KINDS);
+        let mut simulation = cluster();
         let mut collector = Collector::default();
         restart(&simulation, &mut collector);
         for operation in &operations {
