@@ -17,7 +17,7 @@ mod debug;
 mod environment;
 mod expectations;
 mod foreground;
-mod foreground_scans;
+mod foreground_waits;
 mod graph;
 mod ownership_tree;
 mod processes;

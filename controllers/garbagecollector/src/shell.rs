@@ -13,7 +13,7 @@ mod decision_log;
 mod dependent_scan;
 mod failures;
 mod follow_ups;
-mod foreground_scan;
+mod foreground_wait;
 mod graph_sink;
 mod lease_annotations;
 mod list_failures;
@@ -66,7 +66,7 @@ use self::{
     decision_log::DecisionLog,
     dependent_scan::DependentScans,
     failures::FailureTracker,
-    foreground_scan::ForegroundScans,
+    foreground_wait::SyncWaits,
     list_failures::ListFailures,
     metrics::Metrics,
     monitors::Monitors,
@@ -120,7 +120,7 @@ pub(crate) struct CollectorContext {
     read_gates: ReadGates,
     store_history: StoreHistory,
     dependent_scans: DependentScans,
-    foreground_scans: ForegroundScans,
+    sync_waits: SyncWaits,
     list_failures: ListFailures,
     orphan_record: OrphanRecord,
     breaker: Breaker,
@@ -176,7 +176,7 @@ impl Collector {
             read_gates: ReadGates::default(),
             store_history: StoreHistory::new(lease),
             dependent_scans: DependentScans::default(),
-            foreground_scans: ForegroundScans::default(),
+            sync_waits: SyncWaits::default(),
             list_failures: ListFailures::default(),
             orphan_record: OrphanRecord::new(annotations.clone()),
             breaker: Breaker::new(settings.limit, annotations),

@@ -30,7 +30,7 @@ mod tests;
 mod view;
 
 use std::{
-    collections::BTreeMap,
+    collections::BTreeSet,
     hash::{BuildHasher, RandomState},
     sync::Arc,
 };
@@ -39,13 +39,11 @@ use hashbrown::HashTable;
 
 use self::{
     arena::{Arena, Id},
-    foreground::WaitingOwner,
     node::{Coordinates, Edge, Flags, NO_VERSION, NONE, Node},
 };
 pub use self::{
-    attempt::{Attempt, AttemptStep, Intent, NoopReason, ReadRequest, ReadResult, ScanRequest, ScanResult},
+    attempt::{Attempt, AttemptStep, Intent, NoopReason, ReadRequest, ReadResult},
     follow_ups::{FollowUps, InvalidReason, InvalidReference},
-    foreground::ListedDependent,
     full_scan::Statistics,
     orphaning::Orphaning,
     view::{GraphSnapshot, NodeView},
@@ -92,9 +90,7 @@ pub struct Graph {
     /// The number of nodes of each kind, by the kind's number.
     tallies: Vec<Tally>,
     /// The nodes that wait for their dependents to be deleted.
-    waiting: BTreeMap<Id, WaitingOwner>,
-    /// The last number of [`Graph::next_moment`].
-    moment: u64,
+    waiting: BTreeSet<Id>,
     invalid: [u64; 3],
     name_bytes: usize,
     last_namespace: u32,
@@ -162,8 +158,7 @@ impl Default for Graph {
             monitors: Vec::new(),
             born: 0,
             tallies: Vec::new(),
-            waiting: BTreeMap::new(),
-            moment: 0,
+            waiting: BTreeSet::new(),
             invalid: [0; 3],
             name_bytes: 0,
             last_namespace: NONE,
@@ -305,7 +300,7 @@ impl Graph {
     /// Makes a node virtual: forgets what watches have reported of it, except its references and
     /// the references to it.
     fn unobserve(&mut self, id: Id) {
-        self.end_waiting(id);
+        self.waiting.remove(&id);
         self.set_lost(id, false);
         let node = &mut self.nodes[id];
         let was_observed = node.is_observed();

@@ -27,8 +27,8 @@ mod verdict;
 
 pub use absent_owner_cache::Lookups;
 pub use graph::{
-    Attempt, AttemptStep, FollowUps, Graph, GraphSnapshot, Intent, InvalidReason, InvalidReference, ListedDependent,
-    Monitor, NodeView, NoopReason, Orphaning, ReadRequest, ReadResult, ScanRequest, ScanResult, Statistics,
+    Attempt, AttemptStep, FollowUps, Graph, GraphSnapshot, Intent, InvalidReason, InvalidReference, Monitor, NodeView,
+    NoopReason, Orphaning, ReadRequest, ReadResult, Statistics,
 };
 pub use identity::Identity;
 pub use metadata::{FOREGROUND, Finalizers, ORPHAN, PartialMetadata, PartialObject, Reference, ReferencePositions};

@@ -5,7 +5,7 @@
 //! before it began.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     sync::Arc,
 };
 
@@ -155,7 +155,7 @@ impl CollectorContext {
         since: Instant,
         page: &(dyn Fn() + Sync),
     ) -> Result<HashMap<Resource, RequestError>, RequestError> {
-        let watched: HashSet<_> = self.resources_to_list(namespace, |_| true)?.into_iter().collect();
+        let watched = self.resources_to_list(namespace)?;
         results
             .0
             .retain(|resource, listed| watched.contains(resource) && listed.began >= since);

@@ -99,6 +99,7 @@ impl Sink for GraphSink {
             self.ctx.watched.send_modify(|_| {});
             self.ctx.retry_unknown();
             self.ctx.listed(&self.resource);
+            self.ctx.end_sync_waits();
         }
     }
 

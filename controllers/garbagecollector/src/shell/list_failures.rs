@@ -23,7 +23,7 @@ use super::{CollectorContext, requests::RequestError};
 
 /// How long the lists of a resource must fail before a deletion continues without them. A resource
 /// that has failed for so long is listed once in this time, because a list may take 30 s to fail.
-const LIMIT: Duration = Duration::from_secs(30);
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
 /// The time without a list after which a failure is the first of a new series. A resource that may
 /// not be listed should not delay every deletion, although deletions may be rare.
 const GAP: Duration = Duration::from_mins(10);
@@ -241,8 +241,8 @@ impl CollectorContext {
         self.continue_owners(self.list_failures.listed(resource));
     }
 
-    /// Queues owners that have waited for a list.
-    fn continue_owners(&self, owners: HashSet<Waiting>) {
+    /// Queues owners that have waited.
+    pub(super) fn continue_owners(&self, owners: impl IntoIterator<Item = Waiting>) {
         for (uid, orphaning) in owners {
             let queue = if orphaning { &self.orphans } else { &self.attempts };
             self.add(queue, uid, Lane::Urgent);

@@ -1,6 +1,6 @@
-//! The lists that the scans for dependents send.
+//! The lists that a scan for dependents sends.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use futures::{StreamExt, stream};
 use portreeve_api::{Resource, Scope};
@@ -9,7 +9,6 @@ use tokio::time::Instant;
 
 use super::{
     CollectorContext,
-    monitors::MonitorState,
     requests::{self, RequestError},
 };
 
@@ -17,23 +16,16 @@ use super::{
 const LISTS: usize = 10;
 
 impl CollectorContext {
-    /// Returns those of the `wanted` resources whose objects may depend on an owner in this
-    /// namespace.
-    pub(super) fn resources_to_list(
-        &self,
-        namespace: Option<&str>,
-        wanted: impl Fn(&MonitorState) -> bool,
-    ) -> Result<Vec<Resource>, RequestError> {
+    /// Returns the resources whose objects may depend on an owner in this namespace.
+    pub(super) fn resources_to_list(&self, namespace: Option<&str>) -> Result<HashSet<Resource>, RequestError> {
         let states = self.watched.borrow();
         if states.is_empty() {
             // Discovery has not answered yet, so the dependents may be of any resource.
             return Err(RequestError::other("the collector does not watch any resource yet"));
         }
-        let may_depend = |resource: &Resource| namespace.is_none() || resource.scope == Scope::Namespaced;
-        let listed = states
-            .iter()
-            .filter(|state| may_depend(&state.resource) && wanted(state));
-        Ok(listed.map(|state| state.resource.clone()).collect())
+        let resources = states.iter().map(|state| &state.resource);
+        let listed = resources.filter(|resource| may_contain_dependents(resource, namespace));
+        Ok(listed.cloned().collect())
     }
 
     /// Lists a resource in one namespace, or in all, and passes each page to `take`. Calls
@@ -58,6 +50,11 @@ impl CollectorContext {
         report_progress();
         self.report_list(resource, listed.map_err(|failure| failure.in_list_of(resource)))
     }
+}
+
+/// Returns whether objects of the resource may depend on an owner in this namespace.
+pub(super) fn may_contain_dependents(resource: &Resource, namespace: Option<&str>) -> bool {
+    namespace.is_none() || resource.scope == Scope::Namespaced
 }
 
 /// Awaits the lists of resources, several at once, and adds the complete ones to `complete`.

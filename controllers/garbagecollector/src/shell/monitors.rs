@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use portreeve_api::Resource;
 use portreeve_client::ApiErrorKind;
 use portreeve_garbagecollector_graph::Monitor;
@@ -32,11 +33,23 @@ const LEAVE: Duration = Duration::from_millis(500);
 pub(crate) struct MonitorState {
     pub(crate) resource: Resource,
     complete: Arc<AtomicBool>,
+    /// Since when it has not been complete, if it is not.
+    incomplete_since: Arc<Mutex<Instant>>,
     status: ReaderStatus,
     stale_after: Duration,
 }
 
 impl MonitorState {
+    /// Returns since when the resource, which is not synced, has not been.
+    pub(crate) fn unsynced_since(&self, now: Instant) -> Instant {
+        if self.complete.load(Ordering::Relaxed) {
+            // It was lost a moment ago.
+            now
+        } else {
+            *self.incomplete_since.lock()
+        }
+    }
+
     /// Returns whether every object of the resource has been seen, and the resource is not lost.
     pub(crate) fn is_synced(&self) -> bool {
         self.complete.load(Ordering::Relaxed) && !self.is_lost()
@@ -189,6 +202,8 @@ impl Monitors {
     fn publish(&self) {
         let states = self.running.values().map(|running| running.state.clone()).collect();
         self.ctx.watched.send_replace(states);
+        // A resource for which owners wait may have gone.
+        self.ctx.end_sync_waits();
     }
 
     /// Lists the resource of each of these monitors again, or all resources of the main store.
@@ -209,6 +224,7 @@ impl Monitors {
     fn distrust(&self) {
         for running in self.running.values() {
             if running.state.is_lost() && running.state.complete.swap(false, Ordering::Relaxed) {
+                *running.state.incomplete_since.lock() = Instant::now();
                 tracing::warn!(resource = %running.state.resource, "lost access to resource; its objects are read individually until it can be listed again");
                 self.ctx
                     .change(|graph, follow_ups| graph.invalidate_monitor(running.monitor, follow_ups));
@@ -296,6 +312,7 @@ impl Monitors {
         let state = MonitorState {
             resource: resource.clone(),
             complete,
+            incomplete_since: Arc::new(Mutex::new(Instant::now())),
             status: reader.status(),
             stale_after: self.watches.stale_after(),
         };

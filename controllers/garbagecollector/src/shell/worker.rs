@@ -47,6 +47,8 @@ enum End {
     Later(RequestError),
     /// The breaker has stopped deletions: wait until somebody resumes them.
     Parked,
+    /// The owner waits for resources to be synced.
+    Waiting(Instant),
 }
 
 impl CollectorContext {
@@ -90,13 +92,10 @@ impl CollectorContext {
                     }
                     attempt.record(request, fact);
                 }
-                AttemptStep::Scan(request) => match self.scan_foreground(work, &request).await {
-                    Ok(result) => attempt.record_scan(result),
-                    Err(failure) => return self.scan_failed(uid, &request.owner, &failure),
-                },
                 AttemptStep::Noop(rest) => return self.rest(uid, rest, unknown),
                 AttemptStep::Apply(intent) => match self.carry(&intent).await {
                     End::Parked => return Outcome::Forget,
+                    End::Waiting(next) => return Outcome::At(next),
                     End::Done => {
                         self.succeeded(uid, false);
                         // No watch will report what has become of a virtual node, so process it
@@ -207,20 +206,12 @@ impl CollectorContext {
             }
             // The object may be deleted before any watch reports it: see
             // kubernetes/kubernetes#56121.
-            NoopReason::Unobserved | NoopReason::DependentsOutdated => Outcome::Retry,
+            NoopReason::Unobserved => Outcome::Retry,
             NoopReason::Gone | NoopReason::Absent | NoopReason::Kept(_) => {
                 self.succeeded(uid, false);
                 Outcome::Forget
             }
         }
-    }
-
-    fn scan_failed(&self, uid: Uid, owner: &Identity, failure: &RequestError) -> Outcome {
-        let reason = failure.to_string();
-        if self.failed((uid, false), reason.clone(), false) {
-            tracing::warn!(%owner, reason, "retrying failed scan for dependents");
-        }
-        failure.outcome(&self.outage)
     }
 
     fn later(&self, work: &Work<QueuedObject>, intent: &Intent, failure: &RequestError) -> Outcome {
@@ -285,6 +276,11 @@ impl CollectorContext {
             self.note_down(intent, "observed: nothing was written");
             self.metrics.count_attempt(action.metric(), "observed");
             return End::Done;
+        }
+        if matches!(intent, Intent::RemoveFinalizer { .. })
+            && let Some(next) = self.wait_for_sync(item)
+        {
+            return End::Waiting(next);
         }
         if matches!(intent, Intent::Delete { .. }) && !self.breaker.admit(self) {
             self.breaker.park(self, item);
@@ -427,7 +423,6 @@ fn rest_name(rest: NoopReason) -> &'static str {
         NoopReason::Absent => "absent",
         NoopReason::Unknown => "unknown",
         NoopReason::Unobserved => "unobserved",
-        NoopReason::DependentsOutdated => "dependents_outdated",
         NoopReason::Kept(KeepReason::BeingDeleted) => "being_deleted",
         NoopReason::Kept(KeepReason::WaitsForDependents) => "waits_for_dependents",
         NoopReason::Kept(KeepReason::NoOwner) => "no_owner",

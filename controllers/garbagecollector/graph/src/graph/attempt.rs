@@ -20,8 +20,6 @@ pub struct Attempt {
     pub(super) live: Option<(Identity, Box<PartialObject>)>,
     /// The answers about owners, by the identity that the dependent's reference gives.
     facts: Vec<(Identity, ReadResult)>,
-    /// The result of the scan for unknown dependents of the object.
-    pub(super) scan: Option<ScanResult>,
 }
 
 /// The result of reading an object from the apiserver.
@@ -48,37 +46,11 @@ pub struct ReadRequest {
     pub is_item: bool,
 }
 
-/// A request to list resources, to find dependents of a waiting owner that no watch has reported.
-///
-/// List the resources of these kinds and all that are not synced. Pass each dependent that is found
-/// to `Graph::add_listed`.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct ScanRequest {
-    /// The owner.
-    pub owner: Identity,
-    /// When the owner began to wait. Lists that began after this moment are valid. With `None`, no
-    /// earlier list is.
-    pub since: Option<u64>,
-    /// The kinds of the known dependents since then, each as apiVersion and kind.
-    pub kinds: Vec<(Box<str>, Box<str>)>,
-}
-
-/// The result of a scan.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum ScanResult {
-    /// The graph now contains every dependent that was found.
-    Complete,
-    /// The graph contains an older version of a dependent. A watch will report the newer one.
-    Outdated,
-}
-
 /// The next step of an attempt.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum AttemptStep {
     /// Read this object and record the result.
     Read(ReadRequest),
-    /// Scan for dependents and record the result.
-    Scan(ScanRequest),
     /// Carry out this intent; the attempt is over.
     Apply(Intent),
     /// Do nothing; the attempt is over.
@@ -97,8 +69,6 @@ pub enum NoopReason {
     /// The object exists, but no watch has reported it yet. Process it again, because it may be
     /// deleted before any watch reports it.
     Unobserved,
-    /// The object waits for a dependent that blocks it, and the watch has not reported that yet.
-    DependentsOutdated,
     /// The object is kept, for this reason.
     Kept(KeepReason),
 }
@@ -166,7 +136,6 @@ impl Attempt {
             uid,
             live: None,
             facts: Vec::new(),
-            scan: None,
         }
     }
 
@@ -185,11 +154,6 @@ impl Attempt {
                 self.facts.push((request.identity, fact));
             }
         }
-    }
-
-    /// Records the result of a scan.
-    pub fn record_scan(&mut self, result: ScanResult) {
-        self.scan = Some(result);
     }
 
     /// Returns the state of an owner according to the answers in this attempt, or the request that

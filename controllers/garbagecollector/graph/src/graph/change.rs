@@ -185,9 +185,9 @@ impl Graph {
         let node = &self.nodes[id];
         let (uid, is_orphaning, is_waiting) = (node.uid, node.is_orphaning(), node.is_waiting_for_dependents());
         if is_waiting {
-            self.begin_waiting(id);
+            self.waiting.insert(id);
         } else {
-            self.end_waiting(id);
+            self.waiting.remove(&id);
         }
         if is_waiting && !was_waiting {
             self.begin(id, follow_ups);

@@ -134,7 +134,6 @@ impl Graph {
         node.dependent_count += 1;
         node.blocking += u32::from(reference.blocks);
         if known.is_some() {
-            self.remember_kind(owner, self.nodes[id].kind);
             self.check_reference(edge, follow_ups);
             let namespace = self.namespace_of(id);
             let is_due =

