@@ -19,6 +19,7 @@ mod expectations;
 mod foreground;
 mod foreground_waits;
 mod graph;
+mod orphan_failures;
 mod ownership_tree;
 mod processes;
 mod recovery;

@@ -11,6 +11,7 @@ mod breaker;
 mod coalescer;
 mod decision_log;
 mod dependent_scan;
+mod failure_reports;
 mod failures;
 mod follow_ups;
 mod foreground_wait;

@@ -5,7 +5,7 @@
 //! before it began.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::Arc,
 };
 
@@ -34,6 +34,8 @@ pub(super) struct Scan {
 #[derive(Default)]
 pub(super) struct DependentScans {
     waiting: Mutex<HashMap<Uid, Waiting>>,
+    /// The UIDs of the dependents that were released for each owner, by all its attempts.
+    released: Mutex<HashMap<Uid, HashSet<Box<str>>>>,
     scans: Mutex<HashMap<Namespace, SharedScan>>,
 }
 
@@ -89,10 +91,22 @@ impl DependentScans {
 
     /// Drops an owner that no longer waits, and the scans that no owner needs any more.
     pub(super) fn release(&self, uid: Uid) {
+        self.released.lock().remove(&uid);
         let mut waiting = self.waiting.lock();
         waiting.remove(&uid);
         let is_wanted = |namespace: &Namespace| waiting.values().any(|waiting| waiting.namespace == *namespace);
         self.scans.lock().retain(|namespace, _| is_wanted(namespace));
+    }
+
+    /// Records that a dependent was released for an owner.
+    pub(super) fn dependent_released(&self, owner: Uid, dependent: &str) {
+        let mut released = self.released.lock();
+        released.entry(owner).or_default().insert(dependent.into());
+    }
+
+    /// Returns how many dependents were released for an owner.
+    pub(super) fn released(&self, owner: Uid) -> usize {
+        self.released.lock().get(&owner).map_or(0, HashSet::len)
     }
 
     /// Returns those of the referenced owners that wait for a scan, each once.

@@ -181,7 +181,7 @@ impl CollectorContext {
             );
             let note = EventContent::warning("OrphaningBlocked", "Collect", &*sentence);
             self.note(owner, &note.report_once(sentence.clone()));
-            return Err(RequestError::other(sentence));
+            return Err(RequestError::Reported(sentence));
         }
         record.added.notify_one();
         record.write(self).await

@@ -11,7 +11,7 @@
 //! of etcd may have undone its deletion.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, hash_map::Entry},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -29,6 +29,7 @@ use super::{
     CollectorContext,
     decision_log::{Action, Decision},
     dependent_scan::Scan,
+    failure_reports::is_rejected,
     key_of,
     monitors::resource_name,
     orphaned_owners::ANY_RESOURCE,
@@ -49,7 +50,6 @@ const CONFLICTS: u32 = 10;
 struct ReleaseFailures {
     /// One failure for each resource. A group represents its kinds that are not served.
     by_resource: HashMap<Resource, RequestError>,
-    dependents: usize,
 }
 
 /// Processes owners until the queue is closed. A long orphaning ends early when `stop` is
@@ -58,24 +58,10 @@ pub(super) async fn run(ctx: Arc<CollectorContext>, stop: Shutdown) {
     while let Some(work) = ctx.orphans.take().await {
         let uid = work.key().uid;
         let span = reconcile_span(ctx.name, ctx.graph.lock().key(uid));
-        let ended = tokio::select! {
-            ended = ctx.orphan(&work).instrument(span.clone()) => ended,
+        let outcome = tokio::select! {
+            outcome = ctx.orphan(&work).instrument(span) => outcome,
             () = stop.requested() => return,
         };
-        let outcome = span.in_scope(|| match ended {
-            Ok(()) => {
-                ctx.succeeded(uid, true);
-                Outcome::Forget
-            }
-            Err(failure) => {
-                let reason = failure.to_string();
-                if ctx.failed((uid, true), reason.clone(), false) && matches!(failure, RequestError::Other { .. }) {
-                    let owner = ctx.graph.lock().name(uid);
-                    tracing::warn!(owner, reason, "retrying failed orphaning");
-                }
-                failure.outcome(&ctx.outage)
-            }
-        });
         work.finish(outcome);
     }
 }
@@ -111,12 +97,36 @@ fn is_unserved(resource: &Resource) -> bool {
 }
 
 impl CollectorContext {
-    async fn orphan(&self, work: &Work<QueuedObject>) -> Result<(), RequestError> {
+    /// Runs one attempt to orphan the dependents of an owner, and records its result.
+    async fn orphan(&self, work: &Work<QueuedObject>) -> Outcome {
         let uid = work.key().uid;
-        let Some(Orphaning { owner, dependents }) = self.graph.lock().orphaning(uid) else {
+        let orphaning = self.graph.lock().orphaning(uid);
+        let Some(orphaning) = orphaning else {
             self.dependent_scans.release(uid);
-            return Ok(());
+            self.succeeded(uid, true);
+            return Outcome::Forget;
         };
+        let owner = orphaning.owner.clone();
+        let Err(failure) = self.try_to_orphan(work, orphaning).await else {
+            self.succeeded(uid, true);
+            return Outcome::Forget;
+        };
+        let reason = failure.to_string();
+        let is_new = self.failed((uid, true), reason.clone(), false);
+        if is_new && !matches!(failure, RequestError::NotFound | RequestError::Conflict) {
+            tracing::warn!(%owner, reason, "retrying failed orphaning");
+        }
+        let subject = (&owner, "to orphan the dependents of this object");
+        self.report_failure(work, subject, (uid, true), &failure);
+        failure.outcome(&self.outage)
+    }
+
+    async fn try_to_orphan(
+        &self,
+        work: &Work<QueuedObject>,
+        Orphaning { owner, dependents }: Orphaning,
+    ) -> Result<(), RequestError> {
+        let uid = work.key().uid;
         let count = dependents.len();
         let decision = |result: &str| Decision {
             at: self.clock.now(),
@@ -131,20 +141,18 @@ impl CollectorContext {
             return Ok(());
         }
         self.ensure_orphaning(&owner).await?;
-        let mut released: BTreeSet<Box<str>> = dependents.iter().map(|(item, _)| item.uid.clone()).collect();
+        let mut tried: BTreeSet<Box<str>> = dependents.iter().map(|(item, _)| item.uid.clone()).collect();
         let mut failed = self.release_all(work, &owner, dependents).await;
         let Scan { found, mut unlisted } = self.scan_dependents(work, &owner).await?;
         let strays: Vec<_> = found
             .into_iter()
-            .filter(|(item, _)| released.insert(item.uid.clone()))
+            .filter(|(item, _)| tried.insert(item.uid.clone()))
             .collect();
         if !strays.is_empty() {
             tracing::info!(%owner, dependents = strays.len(), "orphaning dependents that no watch has reported yet");
             let more = self.release_all(work, &owner, strays).await;
-            failed.dependents += more.dependents;
             failed.by_resource.extend(more.by_resource);
         }
-        let count = released.len() - failed.dependents;
         let undiscovered = self.add_unserved(&mut unlisted, &failed);
         let missing = self.missing_resources(uid, &unlisted, failed)?;
         if !missing.is_empty() {
@@ -170,6 +178,8 @@ impl CollectorContext {
             Ok(()) | Err(RequestError::NotFound) => {}
             Err(failure) => return Err(failure),
         }
+        // Earlier attempts may have released some of them.
+        let count = self.dependent_scans.released(uid);
         self.dependent_scans.release(uid);
         self.decision_log.write(decision(&describe(&owner, count, &missing)));
         Ok(())
@@ -259,17 +269,18 @@ impl CollectorContext {
                 Ok(())
             };
             let end = match is_certain {
-                Ok(()) => self.release(work, owner, item, references).await,
+                Ok(()) => self.release(work, owner, &item, references).await,
                 Err(failure) => Err(failure),
             };
             if end.is_err() {
                 is_doubtful.store(true, Ordering::Relaxed);
             }
-            (resource, end)
+            (resource, item, end)
         });
         let mut running = stream::iter(releases).buffer_unordered(self.settings.workers);
         let mut failed = ReleaseFailures::default();
-        while let Some((resource, end)) = running.next().await {
+        let mut count = 0;
+        while let Some((resource, item, end)) = running.next().await {
             // An owner with thousands of dependents takes a long time but is not stuck.
             work.report_progress();
             self.orphaned.notify_waiters();
@@ -277,13 +288,21 @@ impl CollectorContext {
                 Ok(()) => "success",
                 Err(_) => "error",
             };
-            if end.is_err() && failed.dependents > 0 {
+            self.metrics.count_attempt("orphan", result);
+            let Err(failure) = end else {
+                self.dependent_scans.dependent_released(work.key().uid, &item.uid);
+                continue;
+            };
+            if count > 0 {
                 work.charge(1);
             }
-            self.metrics.count_attempt("orphan", result);
-            if let Err(failure) = end {
-                failed.dependents += 1;
-                failed.by_resource.entry(resource).or_insert(failure);
+            count += 1;
+            if let Entry::Vacant(first) = failed.by_resource.entry(resource) {
+                // One event for each resource shows the cause.
+                if is_rejected(&failure) {
+                    self.report_refusal(work, (&item, "to change this object"), &failure);
+                }
+                first.insert(failure.in_release_of(&item));
             }
         }
         failed
@@ -294,13 +313,13 @@ impl CollectorContext {
         &self,
         work: &Work<QueuedObject>,
         owner: &Identity,
-        item: Identity,
+        item: &Identity,
         mut references: ReferencePositions,
     ) -> Result<(), RequestError> {
         // All owners together use at most as many concurrent requests as there are workers.
         let _permit = wait_with_progress(self.orphaning.acquire(), &self.orphaned, work).await;
-        let resource = self.served_as(&item)?;
-        let key = key_of(&resource, &item);
+        let resource = self.served_as(item)?;
+        let key = key_of(&resource, item);
         for _ in 0..CONFLICTS {
             work.report_progress();
             let patch = patches::remove_references(&item.uid, &references);
@@ -309,7 +328,7 @@ impl CollectorContext {
                 Err(RequestError::Conflict) => work.charge(1),
                 Err(failure) => return Err(failure),
             }
-            match self.read_live(&item).await {
+            match self.read_live(item).await {
                 ReadResult::Found(seen) => references = seen.metadata.references_to(&owner.uid),
                 ReadResult::Absent => return Ok(()),
                 ReadResult::Unknown | ReadResult::Misplaced => break,

@@ -7,7 +7,7 @@ use http_body_util::BodyExt;
 use kube::{Client, client::Body, core::Status};
 use portreeve_api::{ObjectKey, Resource};
 use portreeve_client::{ApiErrorKind, Outage, error_chain, is_object_not_found, is_unavailable, refusal, retry_after};
-use portreeve_garbagecollector_graph::{PartialObject, PropagationPolicy};
+use portreeve_garbagecollector_graph::{Identity, PartialObject, PropagationPolicy};
 use portreeve_reconcile::FenceMonitor;
 use portreeve_workqueue::Outcome;
 use serde::{Deserialize, de::DeserializeOwned};
@@ -29,6 +29,9 @@ pub(super) enum RequestError {
     /// The object has changed, or another one has its name.
     #[error("the object has changed since it was read")]
     Conflict,
+    /// A failure that an event has reported already.
+    #[error("{0}")]
+    Reported(String),
     /// Any other failure. Retrying later may help, or somebody has to act.
     #[error("{message}")]
     Other {
@@ -55,29 +58,26 @@ impl RequestError {
 
     /// Adds the resource to the message of a failed list. Its kind becomes transient, because it
     /// does not concern the object that the list was needed for.
-    pub(super) fn in_list_of(self, resource: &Resource) -> Self {
-        match self {
-            Self::Other {
-                message,
-                kind: _,
-                after,
-                is_unavailable,
-            } => Self::Other {
-                message: format!("failed to list {resource}: {message}"),
-                kind: ApiErrorKind::Transient,
-                after,
-                is_unavailable,
-            },
-            other => other,
+    pub(super) fn in_list_of(mut self, resource: &Resource) -> Self {
+        if let Self::Other { message, kind, .. } = &mut self {
+            *message = format!("failed to list {resource}: {message}");
+            *kind = ApiErrorKind::Transient;
         }
+        self
+    }
+
+    /// Adds the dependent to the message of a failure to remove its reference to an owner.
+    pub(super) fn in_release_of(mut self, dependent: &Identity) -> Self {
+        if let Self::Other { message, .. } = &mut self {
+            *message = format!("failed to remove the owner reference of {dependent}: {message}");
+        }
+        self
     }
 
     /// Returns the delay that the apiserver asks for.
     pub(super) fn requested_delay(&self) -> Option<Duration> {
-        match self {
-            Self::NotFound | Self::Conflict => None,
-            Self::Other { after, .. } => *after,
-        }
+        let Self::Other { after, .. } = self else { return None };
+        *after
     }
 
     /// Returns when the queue retries the item whose request failed.
@@ -120,6 +120,7 @@ impl RequestError {
     pub(super) fn changed_nothing(&self) -> bool {
         match self {
             Self::NotFound | Self::Conflict => true,
+            Self::Reported(_) => false,
             Self::Other { kind, after, .. } => {
                 after.is_some()
                     || matches!(

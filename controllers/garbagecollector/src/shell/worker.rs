@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use portreeve_api::Resource;
-use portreeve_client::ApiErrorKind;
 use portreeve_garbagecollector_graph::{
     Attempt, AttemptStep, FOREGROUND, Identity, Intent, KeepReason, NoopReason, OwnerState, PropagationPolicy,
     ReadRequest, ReadResult, Uid,
@@ -222,42 +221,8 @@ impl CollectorContext {
         if is_new {
             self.note_down(intent, &format!("failed: {message}"));
         }
-        if let RequestError::Other {
-            kind, is_unavailable, ..
-        } = failure
-        {
-            if is_new && is_rejected(*kind) {
-                tracing::warn!(item = %intent.item(), reason = message, "failed to change object: the apiserver rejected the request");
-                let note = EventContent::warning(
-                    "GarbageCollectionRefused",
-                    "Collect",
-                    format!(
-                        "The apiserver rejected a request of the garbage collector to change this object: {message}"
-                    ),
-                );
-                work.charge(self.note(intent.item(), &note.report_once(message)).into());
-            } else if !is_rejected(*kind)
-                && self.has_failed_long((uid, false))
-                && !(*is_unavailable && self.outage.is_outage())
-            {
-                self.report_lasting_failure(work, intent.item(), &message);
-            }
-        }
+        self.report_failure(work, (intent.item(), "to change this object"), (uid, false), failure);
         failure.outcome(&self.outage)
-    }
-
-    /// Reports an object that could not be changed for a long time.
-    fn report_lasting_failure(&self, work: &Work<QueuedObject>, item: &Identity, message: &str) {
-        let note = EventContent::warning(
-            "GarbageCollectionFailed",
-            "Collect",
-            format!("Requests of the garbage collector to change this object have failed for 30 s: {message}"),
-        );
-        // Messages may differ in each attempt, so one event for each object is enough.
-        if self.note(item, &note.report_once("lasting failure".to_owned())) {
-            tracing::warn!(%item, reason = message, "failed to change object for 30 s; retrying with backoff");
-            work.charge(1);
-        }
     }
 
     /// Carries out an intent.
@@ -294,7 +259,7 @@ impl CollectorContext {
             Ok(()) => "success",
             Err(RequestError::NotFound) => "gone",
             Err(RequestError::Conflict) => "conflict",
-            Err(RequestError::Other { .. }) => "error",
+            Err(RequestError::Other { .. } | RequestError::Reported(_)) => "error",
         };
         self.metrics.count_attempt(action.metric(), result);
         match sent {
@@ -372,10 +337,6 @@ impl CollectorContext {
         }
         requests::delete(&self.writer, resource, &key, (&item.uid, &version), policy).await
     }
-}
-
-fn is_rejected(kind: ApiErrorKind) -> bool {
-    matches!(kind, ApiErrorKind::Forbidden | ApiErrorKind::Invalid)
 }
 
 fn owners(intent: &Intent) -> Vec<(Identity, OwnerState)> {
