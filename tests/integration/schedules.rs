@@ -11,3 +11,4 @@ mod names;
 mod process;
 mod restored;
 mod steps;
+mod unseen;

@@ -33,8 +33,8 @@ pub(crate) struct Assessment<'a> {
     pub(crate) summary: JobSummary<'a>,
     /// The schedules, in the order of the spec.
     pub(crate) schedules: Vec<AssessedSchedule>,
-    /// When to decide again: at the next scheduled time, or when the deadline of a due time ends,
-    /// if that is earlier.
+    /// When to decide again: at the next scheduled time, or earlier, when the deadline of a due
+    /// time ends or a Job must be read again.
     pub(crate) next: Next,
     /// The runs that should start and have no Job yet, in the order in which they start.
     pub(crate) pending_runs: Vec<PendingRun>,
@@ -99,7 +99,7 @@ impl<'a> Assessment<'a> {
         Self {
             input,
             spec_fault: spec_fault(input, &schedules),
-            next: next_decision(&schedules),
+            next: next_decision(input, &schedules),
             pending_runs: pending_runs(input, &schedules, summary.last_run_now),
             is_blocked: desired.concurrency == ConcurrencyPolicy::Forbid && !summary.active.is_empty(),
             replaced_runs: replaced_runs(input, &summary),
@@ -224,9 +224,10 @@ fn scheduled_since(
     }
 }
 
-fn next_decision(schedules: &[AssessedSchedule]) -> Next {
+fn next_decision(input: &Input<'_>, schedules: &[AssessedSchedule]) -> Next {
     let times = schedules.iter().filter_map(|schedule| schedule.times);
-    let next = times.flat_map(|times| times.next.into_iter().chain(times.until)).min();
+    let next = times.flat_map(|times| times.next.into_iter().chain(times.until));
+    let next = next.chain(input.runs.unseen.next_read(input.now)).min();
     next.map_or(Next::OnChange, Next::At)
 }
 

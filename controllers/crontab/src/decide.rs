@@ -12,10 +12,10 @@ use portreeve_reconcile::{Effect, Plan};
 
 use crate::{
     assess::Assessment,
-    effects::{event, warning},
+    effects::{event, reads, warning},
     input::Fault,
     schedule_resource::{Observed, ScheduleResource},
-    starts::StartPlan,
+    starts::{self, StartPlan},
     status,
 };
 
@@ -23,11 +23,17 @@ pub(crate) fn decide<K: ScheduleResource>(observed: &Observed<K>, now: Timestamp
     let input = observed.input(now);
     let assessment = Assessment::new(&input);
     let starts = StartPlan::new(&*observed.object, &assessment, !observed.runs.is_status_refused);
-    let effects = if starts.effects.is_empty() {
-        status::effects(&*observed.object, &assessment, starts.fault.as_ref())
-    } else {
-        starts.effects
-    };
+    let mut effects = starts.effects;
+    if effects.is_empty() {
+        // A Job that blocks a run may have finished although the watch does not show it.
+        if !assessment.pending_runs.is_empty() {
+            effects = starts::checks(&assessment);
+        }
+        effects.extend(status::effects(&*observed.object, &assessment, starts.fault.as_ref()));
+        let reads = reads(&input, input.runs.unseen.outdated(now)).into_iter();
+        let missing: Vec<_> = reads.filter(|read| !effects.contains(read)).collect();
+        effects.extend(missing);
+    }
     let next = assessment.next;
     Plan { effects, next }
 }
@@ -71,7 +77,7 @@ pub(crate) fn refused<K: ScheduleResource>(observed: &Observed<K>, effect: &Effe
             plan.effects.extend(starts.effects);
             plan
         }
-        Effect::RequireAbsent { .. } => report("FailedGet"),
+        Effect::RequireAbsent { .. } | Effect::Read { .. } => report("FailedGet"),
         _ => Plan::nothing(),
     }
 }

@@ -46,6 +46,15 @@ pub(crate) fn deletion(input: &Input<'_>, job: &CachedJob) -> Vec<Effect> {
     vec![delete, event(input, content.report_once(&*job.metadata().uid))]
 }
 
+/// Returns the effects that read these Jobs, which the watch has not shown yet.
+pub(crate) fn reads<'a>(input: &Input<'_>, names: impl Iterator<Item = &'a str>) -> Vec<Effect> {
+    let read = |name| Effect::Read {
+        resource: JOBS,
+        key: input.metadata.key().with_name(name),
+    };
+    names.map(read).collect()
+}
+
 /// Returns a `RequireAbsent` for each of these Jobs, which the status lists as active and the cache
 /// lacks.
 pub(crate) fn require_absent(input: &Input<'_>, missing: &[&JobReference]) -> impl Iterator<Item = Effect> {

@@ -3,12 +3,12 @@
 //!
 //! Architecture Invariant: pure. The time is part of the input.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use jiff::Timestamp;
 use portreeve_api::{ConcurrencyPolicy, JobReference, Metadata, Resource};
 
-use crate::{job::CachedJob, job_names::JobNames, scheduled_times::Timetable};
+use crate::{job::CachedJob, job_names::JobNames, scheduled_times::Timetable, unseen_jobs::UnseenJobs};
 
 /// Everything that a decision reads.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct Input<'a> {
     pub(crate) is_new: bool,
     pub(crate) desired: DesiredRuns,
     pub(crate) recorded: RecordedStatus<'a>,
-    /// The Jobs that the schedule controls.
+    /// The Jobs that the schedule controls, including those that the watch has not shown yet.
     pub(crate) jobs: &'a [Arc<CachedJob>],
     /// Names in the schedule's naming pattern that are taken by Jobs of other owners.
     pub(crate) taken_names: &'a [Arc<str>],
@@ -121,6 +121,10 @@ pub(crate) struct ObservedRuns {
     pub(crate) last_run_now: Option<Box<str>>,
     /// Whether the last status could not be written, and the object has not changed since.
     pub(crate) is_status_refused: bool,
+    /// The Jobs that this process has created and the watch has not shown yet.
+    pub(crate) unseen: UnseenJobs,
+    /// The UIDs of cached Jobs that this process has deleted, until the watch shows that.
+    pub(crate) deleted: BTreeSet<Arc<str>>,
 }
 
 /// Facts about one schedule that this process observed.

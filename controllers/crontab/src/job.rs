@@ -100,6 +100,11 @@ impl CachedJob {
         &self.metadata().name
     }
 
+    /// Returns whether the object with this UID controls the Job.
+    pub(crate) fn is_controlled_by(&self, uid: &str) -> bool {
+        self.metadata().controller().is_some_and(|owner| *owner.uid == *uid)
+    }
+
     pub(crate) fn finished_status(&self) -> Option<FinishedStatus> {
         let conditions = self.status.conditions.iter().flatten();
         let mut true_conditions = conditions.filter(|condition| &*condition.status == "True");

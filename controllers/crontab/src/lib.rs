@@ -27,6 +27,7 @@ mod schedule_resource;
 mod scheduled_times;
 mod starts;
 mod status;
+mod unseen_jobs;
 
 use std::sync::Arc;
 
@@ -34,7 +35,8 @@ use jiff::Timestamp;
 use portreeve_api::ObjectKey;
 use portreeve_informer::{Change, Delta, Index, Informer, Projection, Watch, indexes};
 use portreeve_reconcile::{
-    BuildError, Clock, Context, Descriptor, Effect, KeyedController, Plan, Reconciler, Registrations, Rule,
+    BuildError, Clock, Context, Descriptor, Effect, KeyedController, Plan, Reconciler, Registrations, RequestState,
+    Rule,
 };
 
 use crate::{
@@ -150,6 +152,7 @@ fn build<K: ScheduleResource>(
     let run_tracker = RunTracker::default();
     let reconciler = CronReconciler {
         objects: objects.clone(),
+        jobs: jobs.clone(),
         jobs_by_controller: jobs.index("controller", indexes::by_controller),
         jobs_by_name: jobs.index("schedule", |job: &CachedJob| {
             let prefixes = job_names::prefixes(job.name()).into_iter();
@@ -229,6 +232,7 @@ fn schedules_for_job<K: ScheduleResource>(delta: &Delta<CachedJob>, by_job_names
 
 struct CronReconciler<K> {
     objects: Informer<K>,
+    jobs: Informer<CachedJob>,
     /// Jobs by the UID of their controller.
     jobs_by_controller: Index<CachedJob>,
     /// Jobs by the schedules that their names may be derived from.
@@ -243,18 +247,17 @@ impl<K: ScheduleResource> Reconciler for CronReconciler<K> {
     fn observe(&self, key: &ObjectKey) -> Option<Observed<K>> {
         let object = self.objects.get(key)?;
         let uid = Arc::clone(&object.metadata().uid);
+        // The order matters: the tracker forgets a Job once the cache has it.
+        let runs = self.run_tracker.get(&uid, self.clock.now());
+        let unseen = runs.unseen.existing().map(|job| job.metadata().key());
+        let shown: Vec<_> = unseen.filter_map(|job| self.jobs.get(&job)).collect();
+        self.run_tracker.observe_shown(&uid, &shown);
         let jobs = self.jobs_by_controller.get(&uid);
-        let is_ours = |job: &Arc<CachedJob>| job.metadata().controller().is_some_and(|owner| *owner.uid == *uid);
-        let mut observed = Observed {
-            taken_names: Vec::new(),
-            runs: self.run_tracker.get(&uid, self.clock.now()),
-            object: Arc::clone(&object),
-            jobs,
-        };
+        let mut observed = Observed::new(Arc::clone(&object), jobs, runs);
         let schedules = object.schedule_names();
         for prefix in observed.names().prefixes(schedules.iter().map(|name| &**name)) {
             let jobs_by_name = self.jobs_by_name.get(&namespaced_name(&key.with_name(prefix)));
-            let foreign = jobs_by_name.iter().filter(|job| !is_ours(job));
+            let foreign = jobs_by_name.iter().filter(|job| !job.is_controlled_by(&uid));
             let names = foreign.map(|job| Arc::clone(&job.metadata().name));
             observed.taken_names.extend(names);
         }
@@ -272,5 +275,11 @@ impl<K: ScheduleResource> Reconciler for CronReconciler<K> {
             self.run_tracker.observe_refused_status(uid);
         }
         decide::refused(observed, effect, why, now)
+    }
+
+    fn observe_request(&self, observed: &Observed<K>, effect: &Effect, state: RequestState<'_>) -> bool {
+        let caches = (&self.objects, &self.jobs);
+        self.run_tracker
+            .observe_request(&*observed.object, (effect, state), self.clock.now(), caches)
     }
 }

@@ -12,12 +12,13 @@ use std::{
 
 use jiff::Timestamp;
 use portreeve_informer::{Cause, Change, Delta, Informer, Projection};
+use portreeve_reconcile::{Effect, RequestState, Target};
 
 use crate::{input::ObservedRuns, job::CachedJob, origin::Origin, schedule_resource::ScheduleResource};
 
 impl ObservedRuns {
     /// Records the runs that a Job proves. The object controls the Job.
-    pub(crate) fn record_job<K: ScheduleResource>(&mut self, object: &K, job: &CachedJob, now: Timestamp) {
+    fn record_job<K: ScheduleResource>(&mut self, object: &K, job: &CachedJob, now: Timestamp) {
         for run in job.runs(&object.metadata().name) {
             match run {
                 Origin::Scheduled(name, slot) if slot <= now => {
@@ -30,6 +31,47 @@ impl ObservedRuns {
                 _ => {}
             }
         }
+    }
+
+    /// Records that the watch has shown a Job of the object, or its deletion.
+    pub(crate) fn observe_job<K: ScheduleResource>(
+        &mut self,
+        object: &K,
+        (job, is_deleted): (&CachedJob, bool),
+        now: Timestamp,
+    ) {
+        self.unseen.observe_job(job, is_deleted);
+        self.deleted.remove(&job.metadata().uid);
+        self.record_job(object, job, now);
+    }
+
+    /// Records the state of a request for a Job. Returns whether that changes what is known of the
+    /// Job. `is_cached` returns whether the cache has a Job.
+    pub(crate) fn observe_request<K: ScheduleResource>(
+        &mut self,
+        object: &K,
+        (effect, state): (&Effect, RequestState<'_>),
+        now: Timestamp,
+        is_cached: impl Fn(&Target) -> bool,
+    ) -> bool {
+        let name = match effect {
+            Effect::Create(job) => &job.key.name,
+            Effect::Delete { target, .. } => &target.key.name,
+            Effect::Read { key, .. } => &key.name,
+            _ => return false,
+        };
+        let known = self.unseen.existing().find(|job| job.name() == &**name).cloned();
+        let is_changed = self.unseen.observe_request(name, effect, state, now);
+        if let (Effect::Delete { target, .. }, RequestState::Deleted) = (effect, state)
+            && is_cached(target)
+        {
+            self.deleted.insert(Arc::clone(&target.uid));
+        }
+        let known = known.filter(|job| job.is_controlled_by(&object.metadata().uid));
+        if let (Some(gone), RequestState::Absent) = (known, state) {
+            self.record_job(object, &gone, now);
+        }
+        is_changed
     }
 
     /// Records that a change of these schedules was found.
@@ -122,6 +164,48 @@ impl RunTracker {
         self.change(uid, |observed_runs| observed_runs.is_status_refused = true);
     }
 
+    /// Records the state of a request of this object's plan. Returns whether that changes what is
+    /// known of a Job. Nothing is recorded about an object or the deletion of a Job that the caches
+    /// do not have: no later change would remove it.
+    pub(crate) fn observe_request<K: ScheduleResource>(
+        &self,
+        object: &K,
+        (effect, state): (&Effect, RequestState<'_>),
+        now: Timestamp,
+        (objects, jobs): (&Informer<K>, &Informer<CachedJob>),
+    ) -> bool {
+        let uid = &object.metadata().uid;
+        let mut runs = self.lock();
+        // The caches change before this tracker observes the change, so they are read under its
+        // lock.
+        let is_existing = || {
+            let cached = objects.get(&object.metadata().key());
+            cached.is_some_and(|cached| cached.metadata().uid == *uid)
+        };
+        let observed_runs = if matches!(state, RequestState::Sending) && is_existing() {
+            Some(runs.entry(Arc::clone(uid)).or_default())
+        } else {
+            runs.get_mut(uid)
+        };
+        let is_cached = |target: &Target| {
+            jobs.get(&target.key)
+                .is_some_and(|job| job.metadata().uid == target.uid)
+        };
+        observed_runs
+            .is_some_and(|observed_runs| observed_runs.observe_request(object, (effect, state), now, is_cached))
+    }
+
+    /// Records that the cache has these Jobs. Some may be of other owners, and have only taken the
+    /// name of a Job of the object.
+    pub(crate) fn observe_shown(&self, uid: &str, jobs: &[Arc<CachedJob>]) {
+        if jobs.is_empty() {
+            return;
+        }
+        if let Some(observed_runs) = self.lock().get_mut(uid) {
+            jobs.iter().for_each(|job| observed_runs.unseen.observe_job(job, false));
+        }
+    }
+
     /// Records the run of a Job, also when the Job is deleted.
     pub(crate) fn observe_job<K: ScheduleResource>(
         &self,
@@ -141,7 +225,10 @@ impl RunTracker {
         if **uid != *owner.uid {
             return;
         }
-        self.change(uid, |observed_runs| observed_runs.record_job(&*object, job, now));
+        let is_deleted = matches!(delta.change, Change::Deleted { .. });
+        self.change(uid, |observed_runs| {
+            observed_runs.observe_job(&*object, (job, is_deleted), now);
+        });
     }
 
     /// Returns what was observed of a schedule, for a decision at the time `now`.

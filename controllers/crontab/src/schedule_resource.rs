@@ -80,11 +80,11 @@ pub(crate) trait ScheduleResource: Projection {
     fn status(&self, assessment: &Assessment<'_>, fault: Option<&Fault>) -> Option<Value>;
 }
 
-/// An object and its Jobs as the caches show them, and what this process has observed.
+/// An object and its Jobs, and what this process has observed.
 #[derive(Debug)]
 pub(crate) struct Observed<K> {
     pub(crate) object: Arc<K>,
-    /// The Jobs that the schedule controls.
+    /// The Jobs that the schedule controls, including those that the watch has not shown yet.
     pub(crate) jobs: Vec<Arc<CachedJob>>,
     /// Names in the schedule's naming pattern that are taken by Jobs of other owners.
     pub(crate) taken_names: Vec<Arc<str>>,
@@ -93,6 +93,21 @@ pub(crate) struct Observed<K> {
 }
 
 impl<K: ScheduleResource> Observed<K> {
+    /// Combines the object, its cached Jobs, and what this process has observed. That must have
+    /// been read before the cache: the tracker forgets a Job once the cache has it.
+    pub(crate) fn new(object: Arc<K>, mut jobs: Vec<Arc<CachedJob>>, runs: ObservedRuns) -> Self {
+        let uid = &object.metadata().uid;
+        runs.unseen.add_to(&mut jobs, uid);
+        jobs.retain(|job| !runs.deleted.contains(&job.metadata().uid));
+        let foreign = runs.unseen.existing().filter(|job| !job.is_controlled_by(uid));
+        Self {
+            taken_names: foreign.map(|job| Arc::clone(&job.metadata().name)).collect(),
+            object,
+            jobs,
+            runs,
+        }
+    }
+
     /// Returns whether no status and no run of the schedule was ever recorded or observed. The
     /// first status of such a schedule precedes its first Job.
     fn is_new(&self) -> bool {

@@ -9,7 +9,7 @@ use portreeve_reconcile::{Effect, Object};
 
 use crate::{
     assess::{Assessment, PendingRun},
-    effects::{deletion, event, normal, require_absent, warning},
+    effects::{deletion, event, normal, reads, require_absent, warning},
     input::Fault,
     job::{CachedJob, Run},
     schedule_resource::ScheduleResource,
@@ -73,7 +73,21 @@ impl StartPlan {
             // There must be a record of the replaced runs at any time.
             effects.extend(starts.chain(deletions));
         }
+        if !effects.is_empty() {
+            effects.splice(0..0, checks(assessment));
+        }
         Self { effects, fault }
+    }
+}
+
+/// Returns the reads that must precede the start of a run.
+pub(crate) fn checks(assessment: &Assessment<'_>) -> Vec<Effect> {
+    let input = assessment.input;
+    let unseen = &input.runs.unseen;
+    match input.desired.concurrency {
+        // An active Job does not matter, but a Job of this name may exist.
+        ConcurrencyPolicy::Allow => reads(input, unseen.unknown()),
+        ConcurrencyPolicy::Forbid | ConcurrencyPolicy::Replace => reads(input, unseen.outdated(input.now)),
     }
 }
 

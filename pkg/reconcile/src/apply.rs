@@ -6,9 +6,10 @@ use kube::{Client, core::response::StatusCause};
 use portreeve_api::Metadata;
 use portreeve_client::{ApiErrorKind, is_object_not_found, is_unavailable, retry_after};
 use serde::{Deserialize, de::IgnoredAny};
+use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use crate::{Clock, ControllerMetrics, Effect, Events, FenceMonitor, Plan, request};
+use crate::{Clock, ControllerMetrics, Effect, Events, FenceMonitor, Plan, RequestState, request};
 
 /// Turns effects into requests and sends them.
 pub struct Applier {
@@ -62,30 +63,38 @@ pub struct EffectError {
 impl Applier {
     /// Runs the plan's effects until one does not succeed.
     pub async fn run(&self, plan: &Plan) -> Applied {
-        self.run_with_progress(plan, || ()).await
+        self.run_with_progress(plan, |_| false).await
     }
 
-    /// Like [`Applier::run`], but also calls `step` after each effect, whatever its result.
-    pub(crate) async fn run_with_progress(&self, plan: &Plan, step: impl Fn() + Sync) -> Applied {
-        self.run_counted(plan, step, &mut Written::default()).await
+    /// Like [`Applier::run`], but also calls `observe` for each [`Progress`].
+    pub(crate) async fn run_with_progress(
+        &self,
+        plan: &Plan,
+        observe: impl Fn(Progress<'_>) -> bool + Sync,
+    ) -> Applied {
+        self.run_counted(plan, &observe, &mut Written::default()).await
     }
 
     /// Like [`Applier::run_with_progress`], but also returns what it wrote, for a plan that reports
     /// a failure.
-    pub(crate) async fn report(&self, plan: &Plan, step: impl Fn() + Sync) -> (Applied, Written) {
+    pub(crate) async fn report(
+        &self,
+        plan: &Plan,
+        observe: impl Fn(Progress<'_>) -> bool + Sync,
+    ) -> (Applied, Written) {
         let mut written = Written::default();
-        let applied = self.run_counted(plan, step, &mut written).await;
+        let applied = self.run_counted(plan, &observe, &mut written).await;
         (applied, written)
     }
 
-    async fn run_counted(&self, plan: &Plan, step: impl Fn() + Sync, written: &mut Written) -> Applied {
+    async fn run_counted(&self, plan: &Plan, observe: &Observe<'_>, written: &mut Written) -> Applied {
         if self.dry_run {
             return Applied::Done;
         }
         for effect in &plan.effects {
             let started = Instant::now();
-            let ended = self.perform(effect, written).await;
-            step();
+            let ended = self.perform(effect, observe, written).await;
+            observe(Progress::Ended);
             if let Some(mut ended) = ended {
                 if let Applied::Failed { took, .. } = &mut ended {
                     *took = started.elapsed();
@@ -97,7 +106,7 @@ impl Applier {
     }
 
     /// Performs one effect. Returns `None` if the plan continues with the next effect.
-    async fn perform(&self, effect: &Effect, written: &mut Written) -> Option<Applied> {
+    async fn perform(&self, effect: &Effect, observe: &Observe<'_>, written: &mut Written) -> Option<Applied> {
         match effect {
             Effect::Event(target, note) => written.writes += u32::from(self.events.send(&self.manager, target, note)),
             Effect::Count { metric, by } => self.controller_metrics.count(metric, *by),
@@ -105,17 +114,18 @@ impl Applier {
                 let latency = self.clock.now().duration_since(*since);
                 self.controller_metrics.observe(metric, latency.as_secs_f64());
             }
-            _ => return self.request(effect, written).await,
+            _ => return self.request(effect, observe, written).await,
         }
         None
     }
 
-    async fn request(&self, effect: &Effect, written: &mut Written) -> Option<Applied> {
+    async fn request(&self, effect: &Effect, observe: &Observe<'_>, written: &mut Written) -> Option<Applied> {
         let request = match request::of(effect, &self.manager) {
             Ok(Some(request)) => request,
             Ok(None) => return None,
             Err(source) => return Some(Applied::Refused(EffectError::of(effect, source))),
         };
+        let state = |state: RequestState<'_>| observe(Progress::Request(effect, state));
         match effect {
             Effect::RequireAbsent { uid, controller, .. } => {
                 let answer = self.client.request::<Identified>(request).await;
@@ -125,19 +135,71 @@ impl Applier {
                 let answer = self.client.request::<Identified>(request).await;
                 return check_presence(effect, uid, answer);
             }
+            Effect::Read { .. } => {
+                let answer = self.client.request::<Box<RawValue>>(request).await;
+                return check_memory(effect, answer, state);
+            }
+            Effect::Create(_) => _ = state(RequestState::Sending),
             _ => {}
         }
         written.writes += 1;
-        let answer = if let Effect::PatchStatus { .. } = effect {
-            let patched = self.client.request::<Patched>(request).await;
-            patched.map(|patched| written.status_version = Some(patched.metadata.resource_version))
-        } else {
+        let answer = match effect {
+            Effect::PatchStatus { .. } => {
+                let patched = self.client.request::<Patched>(request).await;
+                patched.map(|patched| written.status_version = Some(patched.metadata.resource_version))
+            }
+            Effect::Create(_) => {
+                let created = self.client.request::<Box<RawValue>>(request).await;
+                created.map(|created| _ = state(found(&created).unwrap_or(RequestState::Unanswered)))
+            }
             // The watch delivers the written object, so the response body is read and discarded.
-            self.client.request::<IgnoredAny>(request).await.map(|_| ())
+            _ => self.client.request::<IgnoredAny>(request).await.map(|_| ()),
         };
         self.fence_monitor.record(&answer);
-        answer.err().and_then(|error| classify_error(effect, error))
+        let create_state = state_after_create(effect, answer.as_ref().err());
+        let ended = answer.err().and_then(|error| classify_error(effect, error));
+        let delete_state = matches!(effect, Effect::Delete { .. }).then(|| match ended {
+            None => RequestState::Deleted,
+            Some(_) => RequestState::Changed,
+        });
+        create_state.or(delete_state).map(state);
+        ended
     }
+}
+
+/// What a running plan reports.
+#[derive(Clone, Copy)]
+pub(crate) enum Progress<'a> {
+    /// The request of this effect has reached this state. The answer is that of
+    /// [`Reconciler::observe_request`](crate::Reconciler::observe_request).
+    Request(&'a Effect, RequestState<'a>),
+    /// An effect has ended, whatever its result.
+    Ended,
+}
+
+/// Observes the progress of a plan.
+type Observe<'a> = dyn Fn(Progress<'_>) -> bool + Sync + 'a;
+
+/// Returns the state of a create that failed with this error. That of a successful one is its
+/// response.
+fn state_after_create(effect: &Effect, error: Option<&kube::Error>) -> Option<RequestState<'static>> {
+    let (Effect::Create(_), Some(error)) = (effect, error) else {
+        return None;
+    };
+    // A 429 is sent before the request is processed.
+    let is_throttled = matches!(error, kube::Error::Api(status) if status.code == 429);
+    Some(match ApiErrorKind::of(error) {
+        ApiErrorKind::AlreadyExists => RequestState::Changed,
+        ApiErrorKind::Transient | ApiErrorKind::Fenced if !is_throttled => RequestState::Unanswered,
+        _ => RequestState::Rejected,
+    })
+}
+
+/// Returns the state of a request whose response is this object. Returns `None` if the response is
+/// not an object.
+fn found(response: &RawValue) -> Option<RequestState<'_>> {
+    let object: Identified = serde_json::from_str(response.get()).ok()?;
+    (!object.metadata.uid.is_empty()).then_some(RequestState::Found(response))
 }
 
 /// The writes of a plan.
@@ -169,6 +231,8 @@ enum StaleCacheError {
     There,
     #[error("the object is gone or being deleted: the cache was stale")]
     Gone,
+    #[error("the object has changed, and the cache does not show it yet")]
+    Changed,
 }
 
 /// A 200 response that does not contain an object. It proves nothing about the object.
@@ -211,13 +275,36 @@ fn check_presence(effect: &Effect, uid: &str, answer: kube::Result<Identified>) 
     }
 }
 
+/// Checks what the reconciler remembers of an object against this answer to a read.
+fn check_memory(
+    effect: &Effect,
+    answer: kube::Result<Box<RawValue>>,
+    observe: impl Fn(RequestState<'_>) -> bool,
+) -> Option<Applied> {
+    let is_changed = match answer {
+        Ok(response) => match found(&response) {
+            Some(state) => observe(state),
+            None => return Some(no_object(effect)),
+        },
+        Err(error) => {
+            if let Some(ended) = classify_error(effect, error) {
+                return Some(ended);
+            }
+            observe(RequestState::Absent)
+        }
+    };
+    is_changed.then(|| Applied::Stale(EffectError::of(effect, StaleCacheError::Changed)))
+}
+
 /// Classifies an error of this effect. Returns `None` if the effect counts as done.
 fn classify_error(effect: &Effect, error: kube::Error) -> Option<Applied> {
     let kind = ApiErrorKind::of(&error);
     let after = retry_after(&error).unwrap_or_default();
     let is_proven = match effect {
         Effect::Delete { target, .. } => is_object_not_found(&error, &target.resource, &target.key),
-        Effect::RequireAbsent { resource, key, .. } => is_object_not_found(&error, resource, key),
+        Effect::RequireAbsent { resource, key, .. } | Effect::Read { resource, key } => {
+            is_object_not_found(&error, resource, key)
+        }
         _ => false,
     };
     let gone = has_cause(&error, |cause| cause.reason == "NamespaceTerminating");
@@ -226,7 +313,11 @@ fn classify_error(effect: &Effect, error: kube::Error) -> Option<Applied> {
     let replaced = matches!(effect, Effect::Apply { .. }) && has_cause(&error, |cause| cause.field == "metadata.uid");
     let error = EffectError::of(effect, error);
     match (kind, effect) {
-        (ApiErrorKind::NotFound, Effect::Delete { .. } | Effect::RequireAbsent { .. }) if is_proven => None,
+        (ApiErrorKind::NotFound, Effect::Delete { .. } | Effect::RequireAbsent { .. } | Effect::Read { .. })
+            if is_proven =>
+        {
+            None
+        }
         // The namespace is terminating, so the owner will be deleted too, and its deletion triggers
         // the next reconcile.
         (ApiErrorKind::Forbidden, Effect::Create(_)) if gone => Some(Applied::Done),
@@ -238,11 +329,13 @@ fn classify_error(effect: &Effect, error: kube::Error) -> Option<Applied> {
         // A 404 that does not name the object comes from a proxy, or from a resource that is
         // temporarily not served.
         (ApiErrorKind::Fenced | ApiErrorKind::Transient, _)
-        | (ApiErrorKind::NotFound, Effect::Delete { .. } | Effect::RequireAbsent { .. }) => Some(Applied::Failed {
-            error,
-            after,
-            took: Duration::ZERO,
-        }),
+        | (ApiErrorKind::NotFound, Effect::Delete { .. } | Effect::RequireAbsent { .. } | Effect::Read { .. }) => {
+            Some(Applied::Failed {
+                error,
+                after,
+                took: Duration::ZERO,
+            })
+        }
         (ApiErrorKind::NotFound | ApiErrorKind::AlreadyExists | ApiErrorKind::Conflict | ApiErrorKind::Expired, _) => {
             Some(Applied::Stale(error))
         }

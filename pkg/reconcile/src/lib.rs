@@ -48,6 +48,6 @@ pub use plan::{Effect, EventContent, EventSeverity, Next, Object, Plan, Propagat
 pub use queue_health::{QueueHealth, QueueHealthChecker};
 pub use readiness::{ReadinessCheck, ReadinessChecker, ReadinessStatus, held_retries_checker};
 pub use reconcile_span::reconcile_span;
-pub use reconciler::Reconciler;
+pub use reconciler::{Reconciler, RequestState};
 pub use runner::KeyedController;
 pub use shutdown::Shutdown;

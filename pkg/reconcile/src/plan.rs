@@ -109,6 +109,15 @@ pub enum Effect {
         /// The UID of the object.
         uid: Arc<str>,
     },
+    /// GET of an object that the reconciler remembers from an earlier request
+    /// ([`Reconciler::observe_request`](crate::Reconciler::observe_request)). Continues if the
+    /// answer confirms what it remembers. Otherwise the key is observed again.
+    Read {
+        /// The resource of the object.
+        resource: Resource,
+        /// The key of the object.
+        key: ObjectKey,
+    },
     /// An Event. It is queued and best-effort, and never fails or delays a plan.
     Event(Target, EventContent),
     /// Adds to a counter that the controller declared with
@@ -241,6 +250,7 @@ impl fmt::Display for Effect {
             Self::Delete { target, .. } => write!(f, "delete {} {}", target.resource.kind, target.key),
             Self::RequireAbsent { resource, key, .. } => write!(f, "check that {} {key} does not exist", resource.kind),
             Self::RequirePresent { resource, key, .. } => write!(f, "check that {} {key} exists", resource.kind),
+            Self::Read { resource, key } => write!(f, "read {} {key}", resource.kind),
             Self::Event(target, note) => {
                 write!(f, "event {} on {} {}", note.reason, target.resource.kind, target.key)
             }

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use portreeve_api::ObjectKey;
+use serde_json::value::RawValue;
 
 use crate::{Effect, Plan};
 
@@ -30,4 +31,35 @@ pub trait Reconciler: Send + Sync + 'static {
     fn refused(&self, _observed: &Self::Observed, _effect: &Effect, _why: &str, _now: Timestamp) -> Plan {
         Plan::nothing()
     }
+
+    /// Observes a request that creates, deletes or reads an object, so that the controller can
+    /// remember an object until the watch shows it. Returns whether the answer changes what the
+    /// controller remembers: after a read, the rest of the plan is then skipped, and in any case
+    /// the key is decided again. Sync, so it cannot do I/O.
+    ///
+    /// A controller needs this only if its next decision would do harm on a cache that lacks its
+    /// own last write.
+    fn observe_request(&self, _observed: &Self::Observed, _effect: &Effect, _state: RequestState<'_>) -> bool {
+        false
+    }
+}
+
+/// The state of a request that creates, deletes or reads an object.
+#[derive(Clone, Copy, Debug)]
+pub enum RequestState<'a> {
+    /// A create is about to be sent.
+    Sending,
+    /// The apiserver has created or returned this object.
+    Found(&'a RawValue),
+    /// The object of a read does not exist.
+    Absent,
+    /// The object is not as the decision assumed: the object to create exists already, or the object
+    /// to delete was not deleted.
+    Changed,
+    /// The apiserver has deleted the object, or it was gone already. A finalizer may hold it.
+    Deleted,
+    /// The answer does not show whether the apiserver has created the object.
+    Unanswered,
+    /// The apiserver has rejected a create.
+    Rejected,
 }

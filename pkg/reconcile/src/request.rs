@@ -60,9 +60,9 @@ pub(crate) fn of(effect: &Effect, manager: &str) -> Result<Option<Request<Vec<u8
             };
             collection(&target.resource, &target.key).delete(&target.key.name, &parameters)
         }
-        Effect::RequireAbsent { resource, key, .. } | Effect::RequirePresent { resource, key, .. } => {
-            collection(resource, key).get(&key.name, &GetParams::default())
-        }
+        Effect::RequireAbsent { resource, key, .. }
+        | Effect::RequirePresent { resource, key, .. }
+        | Effect::Read { resource, key } => collection(resource, key).get(&key.name, &GetParams::default()),
         Effect::Event(..) | Effect::Count { .. } | Effect::ObserveLatency { .. } => return Ok(None),
     };
     request.map(Some).map_err(failed)

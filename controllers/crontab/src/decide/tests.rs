@@ -13,6 +13,7 @@ mod samples;
 mod several;
 mod simulation;
 mod unrecorded;
+mod unseen;
 mod unwritable;
 mod versions;
 mod written;
@@ -109,7 +110,7 @@ fn every_write_except_create_has_preconditions() {
                             "{case}"
                         );
                     }
-                    Effect::Count { .. } | Effect::ObserveLatency { .. } => {}
+                    Effect::Count { .. } | Effect::ObserveLatency { .. } | Effect::Read { .. } => {}
                     Effect::Apply { .. } | Effect::RequirePresent { .. } => {
                         panic!("{case}: no schedule needs this effect")
                     }

@@ -153,7 +153,10 @@ fn every_write_except_create_has_preconditions() {
                     assert_eq!((target.uid, target.version), simulation.foo_identity(), "{case}");
                 }
                 Effect::RequirePresent { uid, .. } => assert_eq!(uid, simulation.foo_identity().0, "{case}"),
-                Effect::RequireAbsent { .. } | Effect::Count { .. } | Effect::ObserveLatency { .. } => {
+                Effect::RequireAbsent { .. }
+                | Effect::Read { .. }
+                | Effect::Count { .. }
+                | Effect::ObserveLatency { .. } => {
                     panic!("{case}: {effect}")
                 }
             }

@@ -1,5 +1,6 @@
 mod corpus;
 
+use parking_lot::Mutex;
 use portreeve_api::{ObjectKey, Resource};
 use portreeve_metrics::Registry;
 use serde_json::json;
@@ -287,6 +288,83 @@ async fn require_present_reads_the_object_before_the_plan_continues() {
         let applied = doer.run(&Plan::of(vec![present.clone(), patch()])).await;
         assert_eq!((name(&applied), asked.lock().len()), (expected, requests), "{answer:?}");
         assert_eq!(asked.lock()[0], "GET /api/v1/namespaces/n/pods/a");
+    }
+}
+
+#[tokio::test]
+async fn read_continues_if_the_answer_confirms_what_the_reconciler_remembers() {
+    let read = Effect::Read {
+        resource: PODS,
+        key: ObjectKey::namespaced("n", "a"),
+    };
+    let found = (200, json!({"metadata": {"name": "a", "uid": "u"}}));
+    let table = [
+        (found.clone(), false, "Found", "done", 2),
+        (found, true, "Found", "stale", 1),
+        (no_pod("a"), false, "Absent", "done", 2),
+        (no_pod("a"), true, "Absent", "stale", 1),
+        (no_pod("b"), true, "", "failed", 1),
+        ((200, json!({"kind": "Status", "metadata": {}})), true, "", "failed", 1),
+        (error_response(403, "Forbidden"), true, "", "refused", 1),
+        (error_response(503, "ServiceUnavailable"), true, "", "failed", 1),
+    ];
+    for (answer, is_changed, observed, expected, requests) in table {
+        let (doer, _writer, asked) = applier(vec![answer.clone()]);
+        let states = Mutex::new(String::new());
+        let observe = |progress: Progress<'_>| {
+            *states.lock() += state_of(progress);
+            is_changed
+        };
+        let plan = Plan::of(vec![read.clone(), patch()]);
+        let applied = doer.run_with_progress(&plan, observe).await;
+        assert_eq!((name(&applied), asked.lock().len()), (expected, requests), "{answer:?}");
+        assert_eq!(*states.lock(), observed, "{answer:?}");
+        assert_eq!(asked.lock()[0], "GET /api/v1/namespaces/n/pods/a");
+    }
+}
+
+/// Returns the state of the request of this progress.
+fn state_of(progress: Progress<'_>) -> &'static str {
+    let Progress::Request(_, state) = progress else {
+        return "";
+    };
+    match state {
+        RequestState::Sending => "Sending ",
+        RequestState::Found(_) => "Found",
+        RequestState::Absent => "Absent",
+        RequestState::Changed => "Changed",
+        RequestState::Deleted => "Deleted",
+        RequestState::Unanswered => "Unanswered",
+        RequestState::Rejected => "Rejected",
+    }
+}
+
+#[tokio::test]
+async fn creates_and_deletes_report_their_states() {
+    let table = [
+        (create(), (201, json!({"metadata": {"uid": "u"}})), "Sending Found"),
+        (create(), (201, json!({})), "Sending Unanswered"),
+        (create(), error_response(409, "AlreadyExists"), "Sending Changed"),
+        (create(), error_response(409, "Conflict"), "Sending Rejected"),
+        (create(), error_response(422, "Invalid"), "Sending Rejected"),
+        (create(), error_response(429, "TooManyRequests"), "Sending Rejected"),
+        (create(), error_response(500, "InternalError"), "Sending Unanswered"),
+        (create(), error_response(504, "Timeout"), "Sending Unanswered"),
+        (delete(), (200, json!({})), "Deleted"),
+        (delete(), no_pod("a"), "Deleted"),
+        (delete(), no_pod("b"), "Changed"),
+        (delete(), error_response(409, "Conflict"), "Changed"),
+        (patch(), (200, json!({})), ""),
+    ];
+    for (effect, answer, expected) in table {
+        let (doer, _writer, _) = applier(vec![answer.clone()]);
+        let states = Mutex::new(String::new());
+        let observe = |progress: Progress<'_>| {
+            *states.lock() += state_of(progress);
+            false
+        };
+        doer.run_with_progress(&Plan::of(vec![effect.clone()]), observe).await;
+        assert_eq!(*states.lock(), expected, "{effect}: {answer:?}");
     }
 }
 

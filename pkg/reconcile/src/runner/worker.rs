@@ -1,6 +1,13 @@
 //! Reconciles one key at a time: observes, decides, applies, and reports the outcome to the queue.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::FutureExt;
 use jiff::Timestamp;
@@ -14,7 +21,9 @@ use super::{
     failure_log::{Due, FailureLog},
     own_writes::OwnWrites,
 };
-use crate::{Applied, Applier, Clock, Effect, EffectError, Metrics, Next, Plan, Reconciler, reconcile_span};
+use crate::{
+    Applied, Applier, Clock, Effect, EffectError, Metrics, Next, Plan, Reconciler, apply::Progress, reconcile_span,
+};
 
 /// A cache is usually stale for milliseconds. A plan that is stale this many times in a row has
 /// another cause and is logged as a warning.
@@ -112,10 +121,19 @@ impl<R: Reconciler> Worker<R> {
         if !plan.effects.is_empty() {
             self.log_plan(key, &plan.to_string());
         }
-        // A plan with many effects is slow on a slow apiserver, so each effect reports progress.
-        let applied = self.applier.run_with_progress(&plan, || work.report_progress()).await;
+        let is_outdated = AtomicBool::new(false);
+        let observe = |progress: Progress<'_>| {
+            let is_changed = self.observe_progress(work, &observed, progress);
+            is_outdated.fetch_or(is_changed, Ordering::Relaxed);
+            is_changed
+        };
+        let applied = self.applier.run_with_progress(&plan, observe).await;
         if !matches!(applied, Applied::Done) {
             self.keep_the_time(key, plan.next);
+        } else if is_outdated.into_inner() {
+            // Urgent work goes first: with many keys due at once, all of them act before any
+            // decides again.
+            self.queue.add(key.clone(), Lane::Routine);
         }
         match applied {
             Applied::Done => {
@@ -159,6 +177,20 @@ impl<R: Reconciler> Worker<R> {
         }
     }
 
+    /// Observes the progress of a plan. Returns whether the reconciler now remembers another state
+    /// than the one that the plan was based on.
+    fn observe_progress(&self, work: &Work<ObjectKey>, observed: &R::Observed, progress: Progress<'_>) -> bool {
+        match progress {
+            Progress::Request(effect, state) => self.reconciler.observe_request(observed, effect, state),
+            Progress::Ended => {
+                // A plan with many effects is slow on a slow apiserver, so each effect reports
+                // progress.
+                work.report_progress();
+                false
+            }
+        }
+    }
+
     /// Returns whether a failure is reported.
     fn is_lasting(&self, failures: u32, error: &EffectError, took: Duration) -> bool {
         let is_slow = error.is_internal() && took >= FAILED_TOO_SLOWLY;
@@ -183,10 +215,10 @@ impl<R: Reconciler> Worker<R> {
     /// so a failure of the report is only logged. If it lasts, it is also sent as an event.
     async fn report(&self, work: &Work<ObjectKey>, effect: &Effect, why: &str) {
         let key = work.key();
-        let Some(report) = self.decide_report(key, effect, why) else {
+        let Some((observed, report)) = self.decide_report(key, effect, why) else {
             return;
         };
-        match self.run_report(work, &report).await {
+        match self.run_report(work, &observed, &report).await {
             Applied::Done => {}
             Applied::Stale(error) => tracing::debug!(err = error_chain(&error), "the report of a failure is stale"),
             Applied::Failed { error, took, .. } => {
@@ -206,21 +238,23 @@ impl<R: Reconciler> Worker<R> {
 
     /// Sends the events about an effect of a report.
     async fn report_by_events(&self, work: &Work<ObjectKey>, effect: &Effect, why: &str) {
-        if let Some(report) = self.decide_report(work.key(), effect, why) {
-            self.run_report(work, &report.into_one_time_events()).await;
+        if let Some((observed, report)) = self.decide_report(work.key(), effect, why) {
+            self.run_report(work, &observed, &report.into_one_time_events()).await;
         }
     }
 
     /// Returns the plan that reports a failed effect. The effect may have taken long, so the plan
-    /// is based on the current state. Returns `None` if the object is gone.
-    fn decide_report(&self, key: &ObjectKey, effect: &Effect, why: &str) -> Option<Plan> {
+    /// is based on the current state, which is returned as well. Returns `None` if the object is
+    /// gone.
+    fn decide_report(&self, key: &ObjectKey, effect: &Effect, why: &str) -> Option<(R::Observed, Plan)> {
         let observed = self.reconciler.observe(key)?;
-        Some(self.reconciler.refused(&observed, effect, why, self.clock.now()))
+        let report = self.reconciler.refused(&observed, effect, why, self.clock.now());
+        Some((observed, report))
     }
 
     /// Runs a plan that reports a failure. The watch event of its status patch runs the key again
     /// only after the backoff.
-    async fn run_report(&self, work: &Work<ObjectKey>, report: &Plan) -> Applied {
+    async fn run_report(&self, work: &Work<ObjectKey>, observed: &R::Observed, report: &Plan) -> Applied {
         let key = work.key();
         let target = report.effects.iter().find_map(|effect| match effect {
             Effect::PatchStatus { target, .. } if target.key == *key => Some(target),
@@ -229,7 +263,8 @@ impl<R: Reconciler> Worker<R> {
         if let Some(target) = target {
             self.own_writes.begin(key, &target.uid);
         }
-        let (applied, written) = self.applier.report(report, || work.report_progress()).await;
+        let observe = |progress: Progress<'_>| self.observe_progress(work, observed, progress);
+        let (applied, written) = self.applier.report(report, observe).await;
         work.charge(written.writes);
         if target.is_some()
             && let Some(lane) = self.own_writes.end(key, written.status_version.as_deref())

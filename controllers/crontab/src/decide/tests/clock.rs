@@ -44,6 +44,8 @@ pub(super) enum Event {
     SwitchVersion {
         is_earlier: bool,
     },
+    /// The answer to the next create is lost.
+    LoseAnswer,
     /// A user requests a run.
     RunNow,
     Suspend(bool),
@@ -72,6 +74,7 @@ pub(super) fn events() -> impl Strategy<Value = Vec<Event>> {
         12 => reconcile,
         1 => Just(Event::Restart),
         1 => Just(Event::FailOver),
+        1 => Just(Event::LoseAnswer),
         3 => (any::<usize>(), any::<bool>()).prop_map(|(index, succeeds)| Event::Finish(index, succeeds)),
         1 => Just(Event::RunNow),
         1 => any::<bool>().prop_map(Event::Suspend),
@@ -142,7 +145,12 @@ impl<K: Sample> CheckedSimulation<K> {
                 self.carry_out_plan(effects);
             }
             Event::Restart => simulation.restart(),
-            Event::FailOver => simulation.fail_over(),
+            Event::FailOver => {
+                simulation.fail_over();
+                // A standby lists both resources again before it acts.
+                simulation.sync();
+            }
+            Event::LoseAnswer => simulation.loses_answer = true,
             Event::SwitchVersion { is_earlier } => simulation.restart_as(is_earlier),
             Event::Finish(index, succeeds) => {
                 let active = simulation.active();
@@ -200,7 +208,9 @@ impl<K: Sample> CheckedSimulation<K> {
         match effect {
             Effect::Create(job) => {
                 let desired = simulation.cached_object().desired();
-                let (active, name) = (simulation.cached_active(), &job.key.name);
+                let (mut active, name) = (simulation.active(), &*job.key.name);
+                // The apiserver rejects a second Job of this name.
+                active.retain(|active| *active != *name);
                 let is_alone = desired.concurrency == ConcurrencyPolicy::Allow || active.is_empty();
                 assert!(is_alone, "{name} starts while {active:?} are active");
                 let Some(slot) = slot_of(&job.body) else { return };

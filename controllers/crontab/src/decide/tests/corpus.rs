@@ -40,12 +40,7 @@ fn check<K: ScheduleResource>(input: &[u8], object: &Arc<K>, jobs: &[Arc<CachedJ
     } else {
         TIMES[input.len() % TIMES.len()]
     });
-    let observed = Observed {
-        object: Arc::clone(object),
-        jobs: jobs.to_vec(),
-        taken_names: Vec::new(),
-        runs: ObservedRuns::default(),
-    };
+    let observed = Observed::new(Arc::clone(object), jobs.to_vec(), ObservedRuns::default());
     let plan = decide(&observed, now);
     if let Next::At(time) = plan.next {
         assert!(time > now, "{time} is not later than {now}");

@@ -15,6 +15,7 @@ fn brief(effect: &Effect) -> String {
         Effect::PatchStatus { .. } => "status".to_owned(),
         Effect::Delete { target, .. } => format!("delete {}", readable(&target.key.name)),
         Effect::RequireAbsent { key, .. } => format!("no {}?", readable(&key.name)),
+        Effect::Read { key, .. } => format!("read {}", readable(&key.name)),
         Effect::Event(_, note) => note.reason.to_owned(),
         Effect::Count { by, .. } => format!("count {by}"),
         Effect::ObserveLatency { since, .. } => format!("lag since {}", clock(*since)),

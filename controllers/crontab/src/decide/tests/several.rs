@@ -55,14 +55,8 @@ fn observed(object: &Value, jobs: &[Value]) -> Observed<CachedCronTab> {
         let job: CachedJob = serde_json::from_str(&job.to_string()).expect("the JSON is a Job");
         Arc::new(job)
     });
-    Observed {
-        object: serde_json::from_str(&object.to_string())
-            .map(Arc::new)
-            .expect("the JSON is a CronTab"),
-        jobs: jobs.collect(),
-        taken_names: Vec::new(),
-        runs: ObservedRuns::default(),
-    }
+    let object = serde_json::from_str(&object.to_string()).expect("the JSON is a CronTab");
+    Observed::new(Arc::new(object), jobs.collect(), ObservedRuns::default())
 }
 
 fn created(observed: &Observed<CachedCronTab>, time: &str) -> Vec<Value> {

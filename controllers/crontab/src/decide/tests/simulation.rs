@@ -42,6 +42,8 @@ pub(super) struct Simulation<K> {
     /// `patch status`), and the apiserver's messages.
     pub(super) rejections: Vec<(&'static str, &'static str)>,
     pub(super) is_namespace_terminating: bool,
+    /// Whether the apiserver creates the next Job, and its answer is lost.
+    pub(super) loses_answer: bool,
     /// Whether the process runs an earlier version, which does not know the format of Jobs' names.
     pub(super) is_earlier_version: bool,
     /// Whether the definition of CronTabs is that of the earlier version, without the field.
@@ -57,6 +59,8 @@ struct Process {
     /// The one-time events that were sent.
     reported: BTreeSet<(&'static str, String)>,
     observed_runs: BTreeMap<Arc<str>, ObservedRuns>,
+    /// What a standby has observed, which sends no requests.
+    standby_runs: BTreeMap<Arc<str>, ObservedRuns>,
 }
 
 /// A record of what the controller did.
@@ -88,6 +92,8 @@ pub(super) enum Outcome {
     Done,
     /// A 409 or 404: observe and decide again.
     Stale,
+    /// There was no answer: observe and decide again.
+    Unanswered,
     Rejected(Box<Effect>, &'static str),
     /// Nothing remains to be done for this object.
     Over,
@@ -107,6 +113,7 @@ impl<K> Clone for Simulation<K> {
             record: self.record.clone(),
             rejections: self.rejections.clone(),
             is_namespace_terminating: self.is_namespace_terminating,
+            loses_answer: self.loses_answer,
             is_earlier_version: self.is_earlier_version,
             is_earlier_definition: self.is_earlier_definition,
         }
@@ -142,6 +149,7 @@ impl<K: Sample> Simulation<K> {
             record: Record::default(),
             rejections: Vec::new(),
             is_namespace_terminating: false,
+            loses_answer: false,
             is_earlier_version: false,
             is_earlier_definition: false,
         }
@@ -296,13 +304,6 @@ impl<K: Sample> Simulation<K> {
         let jobs = self.jobs.iter();
         let active = jobs.filter(|(_, job)| job["status"].get("conditions").is_none());
         active.map(|(name, _)| name.clone()).collect()
-    }
-
-    /// Returns the unfinished Jobs that are in the process's cache.
-    pub(super) fn cached_active(&self) -> Vec<String> {
-        let cached = &self.job_sets[self.process.jobs];
-        let active = self.active().into_iter();
-        active.filter(|name| cached.contains_key(name)).collect()
     }
 
     /// Returns the Jobs whose runs the status records.

@@ -223,7 +223,10 @@ impl Simulation {
                 };
             }
             Effect::Event(..) => Outcome::Done,
-            Effect::RequireAbsent { .. } | Effect::Count { .. } | Effect::ObserveLatency { .. } => {
+            Effect::RequireAbsent { .. }
+            | Effect::Read { .. }
+            | Effect::Count { .. }
+            | Effect::ObserveLatency { .. } => {
                 panic!("no Foo needs {effect}")
             }
         };

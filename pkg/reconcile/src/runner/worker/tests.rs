@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    Effect, EventContent, EventWriter, Events, Object, Plan, Shutdown, Target,
+    Effect, EventContent, EventWriter, Events, Object, Plan, RequestState, Shutdown, Target,
     scripted::{self, error_response},
 };
 
@@ -46,6 +46,11 @@ impl Reconciler for Scripted {
 
     fn decide(&self, times: &u32, _now: Timestamp) -> Plan {
         (self.1)(*times)
+    }
+
+    /// Remembers only the Pods that the first plan creates.
+    fn observe_request(&self, times: &u32, _: &Effect, state: RequestState<'_>) -> bool {
+        *times == 1 && matches!(state, RequestState::Found(_))
     }
 
     fn refused(&self, _: &u32, effect: &Effect, why: &str, _now: Timestamp) -> Plan {
@@ -165,6 +170,17 @@ async fn a_panic_is_caught_counted_and_retried() {
     fixture.until_asked("a", 3).await;
     assert!((fixture.count("controller_runtime_reconcile_panics_total") - 2.0).abs() < 0.1);
     assert_eq!(fixture.asked.lock().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_decided_again_once_the_reconciler_remembers_an_object() {
+    let created = (201, json!({"metadata": {"name": "a", "uid": "u"}}));
+    let fixture = fixture(vec![created.clone(), created], |times| match times {
+        1 | 2 => create(),
+        _ => panic!("the second plan is not decided again"),
+    });
+    fixture.until_asked("a", 2).await;
+    assert_eq!(fixture.asked.lock().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]

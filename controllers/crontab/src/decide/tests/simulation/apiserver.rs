@@ -2,15 +2,43 @@
 
 use std::sync::Arc;
 
-use portreeve_reconcile::{Effect, EventSeverity, Object, Propagation, Target};
-use serde_json::{Value, json};
+use portreeve_reconcile::{Effect, EventSeverity, Object, Propagation, RequestState, Target};
+use serde_json::{Value, json, value::to_raw_value};
 
 use super::{Outcome, RecordedEvent, Simulation, identity, merge, slot_of};
 use crate::decide::tests::samples::Sample;
 
 impl<K: Sample> Simulation<K> {
-    /// Carries out an effect, or rejects it.
+    /// Carries out an effect, or rejects it. The process observes the states of its request.
     pub(super) fn perform(&mut self, effect: &Effect) -> Outcome {
+        if let Effect::Create(_) = effect {
+            self.observe_request(effect, RequestState::Sending);
+        }
+        let outcome = self.answer(effect);
+        let is_outdated = match (effect, &outcome) {
+            (Effect::Create(job), Outcome::Done) => self.observe_job(effect, &job.key.name),
+            (Effect::Create(_), Outcome::Stale) => self.observe_request(effect, RequestState::Changed),
+            (Effect::Create(_), Outcome::Unanswered) => self.observe_request(effect, RequestState::Unanswered),
+            (Effect::Create(_), Outcome::Rejected(..) | Outcome::Over) => {
+                self.observe_request(effect, RequestState::Rejected)
+            }
+            (Effect::Delete { .. }, Outcome::Done) => self.observe_request(effect, RequestState::Deleted),
+            (Effect::Delete { .. }, _) => self.observe_request(effect, RequestState::Changed),
+            (Effect::Read { key, .. }, Outcome::Done) => self.observe_job(effect, &key.name),
+            _ => false,
+        };
+        match effect {
+            Effect::Read { .. } if is_outdated => Outcome::Stale,
+            _ => outcome,
+        }
+    }
+
+    fn observe_job(&mut self, effect: &Effect, name: &str) -> bool {
+        let job = self.jobs.get(name).map(|job| to_raw_value(&**job).expect("it is JSON"));
+        self.observe_request(effect, job.as_deref().map_or(RequestState::Absent, RequestState::Found))
+    }
+
+    fn answer(&mut self, effect: &Effect) -> Outcome {
         let text = effect.to_string();
         if let Some((_, why)) = self.rejections.iter().find(|(verb, _)| text.starts_with(verb)) {
             return Outcome::Rejected(Box::new(effect.clone()), why);
@@ -26,6 +54,7 @@ impl<K: Sample> Simulation<K> {
                 Some(job) if job["uid"] == **uid && job["ownerReferences"][0]["uid"] == **controller => Outcome::Stale,
                 _ => Outcome::Done,
             },
+            Effect::Read { .. } => Outcome::Done,
             Effect::Event(target, note) => {
                 assert_eq!(target.resource, K::RESOURCE, "all events refer to the schedule");
                 let subject = note.report_once.clone();
@@ -62,6 +91,9 @@ impl<K: Sample> Simulation<K> {
         self.record.writes += 1;
         self.record.last_schedule = self.record.last_schedule.max(slot_of(&object.body));
         self.insert(name, object.body.clone());
+        if std::mem::take(&mut self.loses_answer) {
+            return Outcome::Unanswered;
+        }
         Outcome::Done
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use portreeve_informer::Projection;
-use portreeve_reconcile::{Effect, Next, Plan};
+use portreeve_reconcile::{Effect, Next, Plan, RequestState, Target};
 
 use super::{Outcome, Process, Simulation, is_owned};
 use crate::{
@@ -33,19 +33,16 @@ impl<K: Sample> Simulation<K> {
         let object = Arc::clone(&objects[self.process.object]);
         let jobs = self.job_sets[self.process.jobs].values();
         let (ours, others): (Vec<_>, Vec<_>) = jobs.partition(|job| is_owned(job, object.metadata()));
-        let mut observed = Observed {
-            jobs: ours.into_iter().cloned().collect(),
-            taken_names: Vec::new(),
-            runs: self.observed_runs(),
-            object,
-        };
+        let ours = ours.into_iter().cloned().collect();
+        let mut observed = Observed::new(object, ours, self.observed_runs());
         let used = observed.names().prefixes(["default"].into_iter());
         let may_take_name = |job: &&Arc<CachedJob>| {
             let prefixes = job_names::prefixes(job.name());
             used.iter().any(|prefix| prefixes.contains(&&**prefix))
         };
         let foreign = others.into_iter().filter(may_take_name);
-        observed.taken_names = foreign.map(|job| Arc::clone(&job.metadata().name)).collect();
+        let names = foreign.map(|job| Arc::clone(&job.metadata().name));
+        observed.taken_names.extend(names);
         observed
     }
 
@@ -63,8 +60,13 @@ impl<K: Sample> Simulation<K> {
         let object = &self.objects[self.process.object];
         let mut observed_runs = self.observed_runs();
         observed_runs.is_status_refused &= delivered.len() == 1;
+        let uid = &object.metadata().uid;
+        let mut standby_runs = self.process.standby_runs.get(uid).cloned().unwrap_or_default();
+        let mut both = [&mut observed_runs, &mut standby_runs];
         if delivered.windows(2).any(|pair| K::is_rescheduled(&pair[0], &pair[1])) {
-            observed_runs.schedule_mut("default").rescheduled = Some(self.clock);
+            for runs in &mut both {
+                runs.schedule_mut("default").rescheduled = Some(self.clock);
+            }
         }
         let delivered = &self.job_sets[jobs_before..=self.process.jobs];
         // A Job is recorded when it is deleted, too: its time may have been in the future before.
@@ -72,14 +74,18 @@ impl<K: Sample> Simulation<K> {
         let deleted = delivered.windows(2).flat_map(|pair| {
             let remaining = &pair[1];
             let jobs = pair[0].iter().filter(|(name, _)| !remaining.contains_key(*name));
-            jobs.map(|(_, job)| job)
+            jobs.map(|(_, job)| (job, true))
         });
-        for job in delivered.iter().skip(1).flat_map(|jobs| jobs.values()).chain(deleted) {
+        let shown = delivered.iter().skip(1).flat_map(|jobs| jobs.values());
+        for (job, is_deleted) in shown.map(|job| (job, false)).chain(deleted) {
             if is_owned(job, object.metadata()) {
-                observed_runs.record_job(&**object, job, self.clock);
+                for runs in &mut both {
+                    runs.observe_job(&**object, (&**job, is_deleted), self.clock);
+                }
             }
         }
         let uid = Arc::clone(&object.metadata().uid);
+        self.process.standby_runs.insert(Arc::clone(&uid), standby_runs);
         self.process.observed_runs.insert(uid, observed_runs);
     }
 
@@ -88,6 +94,18 @@ impl<K: Sample> Simulation<K> {
         let mut observed_runs = self.process.observed_runs.get(uid).cloned().unwrap_or_default();
         observed_runs.limit_rescheduled(self.clock);
         observed_runs
+    }
+
+    pub(super) fn observe_request(&mut self, effect: &Effect, state: RequestState<'_>) -> bool {
+        let object = Arc::clone(&self.objects[self.process.object]);
+        let observed_runs = self.process.observed_runs.entry(Arc::clone(&object.metadata().uid));
+        let jobs = &self.job_sets[self.process.jobs];
+        let is_cached = |target: &Target| {
+            let cached = jobs.get(&*target.key.name);
+            cached.is_some_and(|cached| cached.metadata().uid == target.uid)
+        };
+        let observed_runs = observed_runs.or_default();
+        observed_runs.observe_request(&*object, (effect, state), self.clock, is_cached)
     }
 
     /// Another process takes over and lists both resources.
@@ -101,6 +119,9 @@ impl<K: Sample> Simulation<K> {
         let mut observed_runs = ObservedRuns::default();
         observed_runs.record_found_changed(&unrecorded, self.clock);
         let uid = Arc::clone(&self.objects[self.process.object].metadata().uid);
+        self.process
+            .standby_runs
+            .insert(Arc::clone(&uid), observed_runs.clone());
         self.process.observed_runs.insert(uid, observed_runs);
         self.deliver(0, 1);
     }
@@ -114,10 +135,7 @@ impl<K: Sample> Simulation<K> {
     /// A standby takes over, which has watched the same changes.
     pub(in crate::decide::tests) fn fail_over(&mut self) {
         self.process.reported.clear();
-        // It has written no status itself.
-        for observed_runs in self.process.observed_runs.values_mut() {
-            observed_runs.is_status_refused = false;
-        }
+        self.process.observed_runs = self.process.standby_runs.clone();
     }
 
     /// Reconciles once on caches that are up to date. Returns whether anything was done.
