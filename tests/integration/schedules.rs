@@ -8,6 +8,7 @@ mod environment;
 mod failures;
 mod life;
 mod names;
+mod namespaces;
 mod process;
 mod restored;
 mod steps;

@@ -233,7 +233,7 @@ fn schedules_for_job<K: ScheduleResource>(delta: &Delta<CachedJob>, by_job_names
 struct CronReconciler<K> {
     objects: Informer<K>,
     jobs: Informer<CachedJob>,
-    /// Jobs by the UID of their controller.
+    /// Jobs by their namespace and the UID of their controller.
     jobs_by_controller: Index<CachedJob>,
     /// Jobs by the schedules that their names may be derived from.
     jobs_by_name: Index<CachedJob>,
@@ -252,7 +252,7 @@ impl<K: ScheduleResource> Reconciler for CronReconciler<K> {
         let unseen = runs.unseen.existing().map(|job| job.metadata().key());
         let shown: Vec<_> = unseen.filter_map(|job| self.jobs.get(&job)).collect();
         self.run_tracker.observe_shown(&uid, &shown);
-        let jobs = self.jobs_by_controller.get(&uid);
+        let jobs = self.jobs_by_controller.get(&indexes::controlled_by(object.metadata()));
         let mut observed = Observed::new(Arc::clone(&object), jobs, runs);
         let schedules = object.schedule_names();
         for prefix in observed.names().prefixes(schedules.iter().map(|name| &**name)) {

@@ -144,8 +144,8 @@ impl Caches for FooCaches {
         self.deployments.get(key)
     }
 
-    fn deployments_controlled_by(&self, uid: &str) -> Vec<Arc<CachedDeployment>> {
-        self.deployments_by_controller.get(uid)
+    fn deployments_controlled_by(&self, foo: &Metadata) -> Vec<Arc<CachedDeployment>> {
+        self.deployments_by_controller.get(&indexes::controlled_by(foo))
     }
 }
 

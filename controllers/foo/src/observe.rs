@@ -24,8 +24,8 @@ pub(crate) trait Caches {
     /// Returns the Deployment with this key, whoever owns it.
     fn deployment(&self, key: &ObjectKey) -> Option<Arc<CachedDeployment>>;
 
-    /// Returns the Deployments of all namespaces whose controller has this UID.
-    fn deployments_controlled_by(&self, uid: &str) -> Vec<Arc<CachedDeployment>>;
+    /// Returns the Deployments in the namespace of this Foo that it controls.
+    fn deployments_controlled_by(&self, foo: &Metadata) -> Vec<Arc<CachedDeployment>>;
 }
 
 /// Everything that a decision knows about a Foo.
@@ -60,11 +60,8 @@ pub(crate) enum Demand {
 pub(crate) fn observe(caches: &impl Caches, key: &ObjectKey) -> Option<Observed> {
     let foo = caches.foo(key)?;
     let name = foo.spec.deployment_name.as_str();
-    let mut owned = caches.deployments_controlled_by(&foo.metadata.uid);
-    owned.retain(|deployment| {
-        // An owner reference is only valid within a namespace, whatever UID it has.
-        deployment.metadata.namespace == foo.metadata.namespace && *deployment.metadata.name != *name
-    });
+    let mut owned = caches.deployments_controlled_by(&foo.metadata);
+    owned.retain(|deployment| *deployment.metadata.name != *name);
     owned.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
     let outdated = owned.into_iter().map(|deployment| OutdatedDeployment {
         demand: demand(caches, &foo, &deployment),

@@ -304,11 +304,11 @@ impl Caches for Simulation {
         self.deployments.get(&*key.name).map(decode)
     }
 
-    fn deployments_controlled_by(&self, uid: &str) -> Vec<Arc<CachedDeployment>> {
+    fn deployments_controlled_by(&self, foo: &Metadata) -> Vec<Arc<CachedDeployment>> {
         let deployments = self.deployments.values().map(decode::<CachedDeployment>);
         let controller = |metadata: &Metadata| metadata.controller().map(|owner| owner.uid.clone());
         deployments
-            .filter(|deployment| controller(&deployment.metadata).as_deref() == Some(uid))
+            .filter(|deployment| controller(&deployment.metadata).as_deref() == Some(&*foo.uid))
             .collect()
     }
 }

@@ -5,7 +5,14 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
+use portreeve_api::Metadata;
+use serde_json::json;
+
 use super::*;
+use crate::{
+    MetadataOnly,
+    indexes::{by_controller, controlled_by},
+};
 
 #[test]
 fn an_index_covers_earlier_and_later_objects() {
@@ -33,6 +40,36 @@ fn a_name_identifies_one_index() {
     store.apply(event("applied a@1"));
     assert_eq!(found(&store, first, "1"), ["a@1"]);
     assert_eq!(found(&store, other, "n"), ["a@1"]);
+}
+
+#[test]
+fn an_owner_controls_objects_of_its_own_namespace_only() {
+    let object = |namespace: &str, name: &str| -> MetadataOnly {
+        let owner = json!({"apiVersion": "v1", "kind": "Foo", "name": "f", "uid": "o", "controller": true});
+        let metadata = json!({"namespace": namespace, "name": name, "uid": name, "ownerReferences": [owner]});
+        serde_json::from_value(json!({"metadata": metadata})).unwrap()
+    };
+    let mut store = Store::default();
+    let index = store.add_index("controller", Arc::new(by_controller));
+    for (namespace, name) in [("a", "one"), ("b", "two"), ("a/o", "three")] {
+        store.apply(Event::Applied(object(namespace, name)));
+    }
+    for (namespace, expected) in [
+        (Some("a"), &["one"][..]),
+        (Some("b"), &["two"]),
+        (Some("c"), &[]),
+        (None, &[]),
+    ] {
+        let owner = Metadata {
+            namespace: namespace.map(Arc::from),
+            uid: "o".into(),
+            ..Metadata::default()
+        };
+        let value = controlled_by(&owner);
+        let found = store.by_index(index, &value);
+        let found: Vec<_> = found.map(|object| &*object.metadata.name).collect();
+        assert_eq!(found, expected, "{namespace:?}");
+    }
 }
 
 #[test]
