@@ -29,7 +29,7 @@ use crate::{
 /// The label that selects the Jobs and Pods of a CronTab.
 const LABEL: &str = "stable.example.com/crontab";
 
-/// The reason of condition Ready while the CronTab is suspended. The next decision reads it from
+/// The reason of condition Ready while all schedules are suspended. The next decision reads it from
 /// the status.
 const SUSPENDED: &str = "Suspended";
 
@@ -71,8 +71,8 @@ impl CachedCronTab {
             } else {
                 recorded.and_then(|recorded| recorded.scheduled_since)
             },
-            was_suspended: ready.is_some_and(|ready| ready.reason == SUSPENDED)
-                || recorded.is_some_and(|recorded| recorded.suspended),
+            was_suspended: recorded
+                .is_some_and(|recorded| recorded.suspended || ready.is_some_and(|ready| ready.reason == SUSPENDED)),
         }
     }
 
@@ -141,8 +141,9 @@ impl CachedCronTab {
         };
         let ready = match fault {
             Some(fault) => condition_update("Ready", ConditionStatus::False, fault.reason, &fault.message),
-            None if assessment.input.desired.suspend => {
-                condition_update("Ready", ConditionStatus::False, SUSPENDED, "the CronTab is suspended")
+            // True: kubectl wait, Helm and Flux take False for "not done yet".
+            None if assessment.input.desired.is_wholly_suspended() => {
+                condition_update("Ready", ConditionStatus::True, SUSPENDED, "all schedules are suspended")
             }
             None => condition_update("Ready", ConditionStatus::True, "Scheduled", ""),
         };

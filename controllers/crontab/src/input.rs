@@ -69,6 +69,11 @@ impl DesiredRuns {
     pub(crate) fn is_suspended(&self, schedule: &DesiredSchedule) -> bool {
         self.suspend || schedule.suspend
     }
+
+    /// Returns whether no schedule starts runs.
+    pub(crate) fn is_wholly_suspended(&self) -> bool {
+        self.schedules.iter().all(|schedule| self.is_suspended(schedule))
+    }
 }
 
 /// A problem of an object, reported as an event and a condition.

@@ -231,6 +231,36 @@ fn a_run_of_one_schedule_that_replaced_another_records_it() {
     assert_eq!(patched[1]["schedules"][0].get("active"), None, "{patched}");
 }
 
+/// `kubectl wait`, Helm and Flux wait for Ready.
+#[test]
+fn a_suspended_crontab_is_ready() {
+    let mut whole = two_schedules();
+    whole["spec"]["suspend"] = true.into();
+    let mut each = two_schedules();
+    for index in [0, 1] {
+        each["spec"]["schedules"][index]["suspend"] = true.into();
+    }
+    let mut one = two_schedules();
+    one["spec"]["schedules"][0]["suspend"] = true.into();
+    let mut invalid = whole.clone();
+    invalid["spec"]["schedules"][1]["schedule"] = "61 * * * *".into();
+    for (object, expected, reason) in [
+        (&whole, "True", "Suspended"),
+        (&each, "True", "Suspended"),
+        (&one, "True", "Scheduled"),
+        (&invalid, "False", "InvalidSchedule"),
+    ] {
+        let patched = status(&observed(object, &[]), "08:45");
+        let ready = &patched[1]["conditions"][1];
+        assert_eq!(
+            (&ready["type"], &ready["status"]),
+            (&json!("Ready"), &json!(expected)),
+            "{ready}"
+        );
+        assert_eq!(ready["reason"], reason, "{ready}");
+    }
+}
+
 #[test]
 fn one_schedule_can_be_suspended_invalid_added_and_removed() {
     let mut suspended = two_schedules();

@@ -270,10 +270,10 @@ fn status_of_a_crontab_reports_why_it_cannot_run() {
           },
           {
             "lastTransitionTime": "2026-03-10T09:30:00Z",
-            "message": "the CronTab is suspended",
+            "message": "all schedules are suspended",
             "observedGeneration": 4,
             "reason": "Suspended",
-            "status": "False",
+            "status": "True",
             "type": "Ready"
           }
         ]
