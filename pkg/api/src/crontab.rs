@@ -173,8 +173,9 @@ pub struct CronTabSpec {
     /// Specifies how to treat runs at a named hour when the clock changes for daylight saving time.
     /// Valid values are: "Once" (default), which starts each of them once a day; "Kubernetes",
     /// which skips or repeats them as CronJob does.
-    #[serde(default)]
-    pub dst_policy: DstPolicyName,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "DstPolicyName")]
+    pub dst_policy: Option<DstPolicyName>,
     /// Specifies the number of retries before marking a run failed. Copied to `backoffLimit` of
     /// each Job.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -150,7 +150,6 @@ async fn defaults_agree_in_both_versions() -> Result<()> {
     let spec = &created["spec"];
     for (in_v1, in_v2) in [
         (&old["suspend"], &spec["suspend"]),
-        (&old["dstPolicy"], &spec["schedules"][0]["dstPolicy"]),
         (&old["concurrencyPolicy"], &spec["runPolicy"]["concurrencyPolicy"]),
         (
             &old["successfulJobsHistoryLimit"],

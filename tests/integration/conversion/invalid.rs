@@ -113,7 +113,6 @@ async fn invalid_objects_are_converted_and_hide_no_others() -> Result<()> {
         ensure!(number["spec"]["schedules"][0]["schedule"] == 7, "{number}");
         let entry = crontabs.get(&CRONTABS_V2, "no-default").await?;
         let mut entries = entry["spec"]["schedules"].as_array().into_iter().flatten();
-        // While v1 is stored, its default for `dstPolicy` adds the entry `default`.
         ensure!(
             entries.any(|entry| entry["name"] == "other" && entry["schedule"] == 7),
             "{entry}"

@@ -61,6 +61,8 @@ pub struct CronTabV2Spec {
     pub template: JobTemplateSpec,
 }
 
+// No field has a default in the schema, nor has a field of v1 that becomes one of these. kubectl's
+// client-side apply compares lists as a whole, so it would find a change each time.
 /// A schedule with a name.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -88,8 +90,9 @@ pub struct NamedSchedule {
     /// Specifies how to treat runs at a named hour when the clock changes for daylight saving time.
     /// Valid values are: "Once" (default), which starts each of them once a day; "Kubernetes",
     /// which skips or repeats them as CronJob does.
-    #[serde(default)]
-    pub dst_policy: DstPolicyName,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "DstPolicyName")]
+    pub dst_policy: Option<DstPolicyName>,
     /// This flag tells the controller to suspend subsequent runs of this schedule. Defaults to
     /// false.
     #[serde(skip_serializing_if = "Option::is_none")]
