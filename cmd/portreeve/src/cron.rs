@@ -13,6 +13,9 @@ pub(crate) enum Command {
     Explain {
         #[command(flatten)]
         expression: Expression,
+        /// The IANA name of the time zone, which the sentence then names
+        #[arg(long, value_name = "ZONE", value_parser = zone)]
+        tz: Option<TimeZone>,
     },
 }
 
@@ -57,8 +60,12 @@ pub(crate) enum Policy {
     Kubernetes,
 }
 
-fn zone(name: &str) -> Result<TimeZone, String> {
-    TimeZone::get(name).map_err(|_| "expected an IANA time zone name such as Europe/Berlin".to_owned())
+/// Accepts the names that the controllers accept. The apiserver rejects the empty one.
+fn zone(name: &str) -> Result<TimeZone, portreeve_cron::Error> {
+    if name.is_empty() {
+        return Err(portreeve_cron::Error::Zone { name: name.to_owned() });
+    }
+    portreeve_cron::load_zone(name)
 }
 
 impl Expression {
@@ -72,7 +79,7 @@ impl Expression {
 /// Returns the output of the command.
 pub(crate) fn run(command: &Command, now: Timestamp) -> Result<String, portreeve_cron::Error> {
     match command {
-        Command::Explain { expression } => Ok(format!("{}\n", expression.parse()?.explain())),
+        Command::Explain { expression, tz } => Ok(format!("{}\n", expression.parse()?.explain(tz.as_ref()))),
         Command::Next(next) => next.run(now),
     }
 }
@@ -145,6 +152,23 @@ mod tests {
     }
 
     #[test]
+    fn only_time_zones_that_the_controllers_accept_are_accepted() {
+        for command in ["next", "explain"] {
+            let parse = |zone: &str| {
+                let tz = format!("--tz={zone}");
+                Line::try_parse_from(["cron", command, "@daily", &tz])
+            };
+            for zone in ["UTC", "Europe/Berlin", "US/Central", "Etc/GMT+5"] {
+                assert!(parse(zone).is_ok(), "{command} {zone}");
+            }
+            for zone in ["", "utc", "Europe/berlin", "Etc/Unknown", "Local", "Mars/Base"] {
+                let error = parse(zone).err().map(|error| error.to_string()).unwrap_or_default();
+                assert!(error.contains("unknown time zone"), "{command} {zone}: {error}");
+            }
+        }
+    }
+
+    #[test]
     fn schedule_is_explained_or_its_error_is_printed() {
         assert_eq!(output(&["explain", "*/5 * * * *"]), "Every 5 minutes, every day.\n");
         assert_eq!(
@@ -153,6 +177,14 @@ mod tests {
         );
         assert_eq!(
             output(&["explain", "TZ=Asia/Tokyo @daily"]),
+            "At 00:00, every day, in the time zone Asia/Tokyo.\n"
+        );
+        assert_eq!(
+            output(&["explain", "@daily", "--tz=Europe/Berlin"]),
+            "At 00:00, every day, in the time zone Europe/Berlin.\n"
+        );
+        assert_eq!(
+            output(&["explain", "TZ=Asia/Tokyo @daily", "--tz=Europe/Berlin"]),
             "At 00:00, every day, in the time zone Asia/Tokyo.\n"
         );
     }

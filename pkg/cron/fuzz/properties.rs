@@ -24,7 +24,7 @@ pub(crate) fn parse(input: &[u8]) {
         match Schedule::parse(text, dialect) {
             Ok(schedule) => {
                 assert!(
-                    schedule.explain().ends_with('.'),
+                    schedule.explain(None).ends_with('.'),
                     "the description of {text:?} is no sentence"
                 );
                 runs(&schedule, after, MAX_SPAN_SECONDS, &TimeZone::UTC);

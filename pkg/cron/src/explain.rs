@@ -1,5 +1,7 @@
 //! Describes a schedule in a sentence.
 
+use jiff::tz::TimeZone;
+
 use crate::{Recurrence, Schedule, error::Field, fields::Fields};
 
 const MONTHS: [&str; 12] = [
@@ -29,12 +31,12 @@ const DAYS: [&str; 7] = [
 /// and minutes separately.
 const MAX_LISTED_TIMES: u32 = 6;
 
-pub(crate) fn sentence(schedule: &Schedule) -> String {
+pub(crate) fn sentence(schedule: &Schedule, zone: Option<&TimeZone>) -> String {
     let when = match &schedule.recurrence {
         Recurrence::Every(period) => format!("Every {period:#}, counted from the last run"),
         Recurrence::Fields(fields) => format!("{}{}{}", times(fields), days(fields), months(fields)),
     };
-    let zone = schedule.zone.as_ref().and_then(|zone| zone.iana_name());
+    let zone = schedule.zone.as_ref().or(zone).and_then(TimeZone::iana_name);
     zone.map_or_else(
         || format!("{when}."),
         |zone| format!("{when}, in the time zone {zone}."),

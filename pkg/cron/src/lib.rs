@@ -65,6 +65,9 @@ pub enum DstPolicy {
 /// as in Go on Linux; the empty name is UTC. `Local` is an error, because it is a different zone on
 /// each machine.
 ///
+/// The database of the host comes first. Some hosts leave out old names, such as `US/Central`;
+/// these are in the database in the binary.
+///
 /// # Errors
 ///
 /// Returns an error when the database has no time zone with that name.
@@ -140,9 +143,10 @@ impl Schedule {
         count
     }
 
-    /// Describes the schedule in a sentence.
-    pub fn explain(&self) -> String {
-        explain::sentence(self)
+    /// Describes the schedule in a sentence, which names this zone, if any. A zone in the expression
+    /// overrides it.
+    pub fn explain(&self, zone: Option<&TimeZone>) -> String {
+        explain::sentence(self, zone)
     }
 }
 

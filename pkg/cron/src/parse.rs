@@ -1,6 +1,8 @@
 //! The parser for expressions.
 
-use jiff::tz::TimeZone;
+use std::sync::LazyLock;
+
+use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 use crate::{
     Dialect, Error, Recurrence, Schedule,
@@ -33,12 +35,18 @@ fn strip_zone_prefix(text: &str) -> Option<&str> {
 
 /// Loads a time zone. Names are case-sensitive, because Go uses them as file paths.
 pub(crate) fn load_zone(name: &str) -> Result<TimeZone, Error> {
+    static IN_BINARY: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
     if name.is_empty() || name == "UTC" {
         return Ok(TimeZone::UTC);
     }
-    let zone = TimeZone::get(name).ok();
-    zone.filter(|zone| zone.iana_name() == Some(name))
-        .ok_or_else(|| Error::Zone { name: name.to_owned() })
+    find_zone(name, [jiff::tz::db(), &IN_BINARY]).ok_or_else(|| Error::Zone { name: name.to_owned() })
+}
+
+/// Returns the zone of exactly this name in the first database that has it.
+pub(crate) fn find_zone(name: &str, databases: [&TimeZoneDatabase; 2]) -> Option<TimeZone> {
+    let mut zones = databases.into_iter().filter_map(|database| database.get(name).ok());
+    // A database ignores the case, and knows names that are no zones, such as `Etc/Unknown`.
+    zones.find(|zone| zone.iana_name() == Some(name))
 }
 
 fn descriptor(text: &str, dialect: Dialect<'_>) -> Result<Recurrence, Error> {

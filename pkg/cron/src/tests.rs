@@ -218,7 +218,7 @@ fn errors_say_what_to_write_instead() {
 
 #[test]
 fn explain_describes_the_schedule_in_a_sentence() {
-    let explain = |text| Schedule::parse(text, Dialect::Kubernetes).unwrap().explain();
+    let explain = |text| Schedule::parse(text, Dialect::Kubernetes).unwrap().explain(None);
     let table = [
         ("* * * * *", "Every minute, every day."),
         ("*/5 * * * *", "Every 5 minutes, every day."),
@@ -263,7 +263,7 @@ proptest! {
                 let next = schedule.next(after, &zone, policy);
                 prop_assert!(next.is_none_or(|next| next > after), "{text}: {next:?}");
             }
-            prop_assert!(!schedule.explain().is_empty());
+            prop_assert!(!schedule.explain(None).is_empty());
         }
     }
 

@@ -1,7 +1,8 @@
-use jiff::SignedDuration;
+use jiff::{SignedDuration, tz::TimeZoneDatabase};
 use proptest::{prelude::*, sample::select};
 
 use super::*;
+use crate::parse::find_zone;
 
 pub(super) const ZONES: [&str; 16] = [
     "UTC",
@@ -207,7 +208,10 @@ fn zone_names_are_case_sensitive() {
     for name in [
         "Local",
         "local",
+        "utc",
         "europe/berlin",
+        "Europe/berlin",
+        "Etc/Unknown",
         "Europe/Berlin ",
         "../UTC",
         "Mars/Base",
@@ -215,4 +219,20 @@ fn zone_names_are_case_sensitive() {
         let error = load_zone(name).unwrap_err().to_string();
         assert!(error.contains(name), "{error}");
     }
+}
+
+/// Debian has US/Central in a package of its own.
+#[test]
+fn a_zone_that_the_host_lacks_is_found_in_the_binary() {
+    let (empty, whole) = (TimeZoneDatabase::none(), TimeZoneDatabase::bundled());
+    for (name, databases, is_found) in [
+        ("US/Central", [&empty, &whole], true),
+        ("US/Central", [&whole, &empty], true),
+        ("US/Central", [&empty, &empty], false),
+        ("us/central", [&empty, &whole], false),
+    ] {
+        let found = find_zone(name, databases);
+        assert_eq!(found.is_some(), is_found, "{name}");
+    }
+    assert!(load_zone("US/Central").is_ok());
 }
