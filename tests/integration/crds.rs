@@ -1,5 +1,7 @@
 //! CRDs that are created, deleted and installed while the daemon runs.
 
+mod obstacles;
+
 use anyhow::{Context, Result, ensure};
 use http::StatusCode;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;

@@ -30,6 +30,7 @@ pub const CRONTAB_POLICIES: Resource =
     namespaced,
     derive = "PartialEq",
     schema = "manual",
+    label("app.kubernetes.io/part-of", "portreeve"),
     doc = "CronTabPolicy limits the CronTabs of its namespace and gives them defaults.",
     printcolumn(
         name = "Images",

@@ -20,6 +20,7 @@ pub const FOOS: Resource = Resource::namespaced("samplecontroller.k8s.io", "v1al
     status = "FooStatus",
     derive = "PartialEq",
     doc = "Foo is a specification for a Foo resource, which manages one Deployment of nginx.",
+    label("app.kubernetes.io/part-of", "portreeve"),
     annotation("api-approved.kubernetes.io", "unapproved, experimental-only: the API of Kubernetes' sample-controller"),
     scale(
         spec_replicas_path = ".spec.replicas",

@@ -12,6 +12,7 @@ mod crontab_policy;
 mod foo;
 mod key;
 mod metadata;
+mod part_of;
 mod resource;
 mod structural;
 
@@ -24,4 +25,5 @@ pub use crontab_policy::{CRONTAB_POLICIES, CronTabDefaults, CronTabLimits, CronT
 pub use foo::{FOOS, Foo, FooSpec, FooStatus};
 pub use key::ObjectKey;
 pub use metadata::{AnnotatedMetadata, Metadata, OwnerReference, null_as_default};
+pub use part_of::{PART_OF, PROGRAM};
 pub use resource::{CRDS, Resource, Scope};

@@ -3,11 +3,14 @@
 //!
 //! Architecture Invariant: pure.
 
+use serde::de::DeserializeOwned;
 use serde_json::{error::Category, value::RawValue};
 use serde_path_to_error::{Path, Segment};
 
 use crate::WatchedObject;
 
+/// The start of the messages of [`decode_part`]. No value can begin like this by accident.
+const PART: &str = "\u{1}";
 const UNKNOWN_FIELD: &str = "unknown field";
 /// The prefixes of serde's messages that contain a value and end with what was expected instead.
 const VALUE_PREFIXES: [&str; 5] = [
@@ -29,19 +32,40 @@ impl JsonError {
     }
 }
 
+/// Decodes a part of an object that the type of the whole keeps as raw JSON.
+///
+/// # Errors
+///
+/// Returns the message of an error with which the decoding of the whole object can fail
+/// ([`serde::de::Error::custom`]). Reports then name the field below the path `field`, and no value.
+pub fn decode_part<T: DeserializeOwned>(field: &str, json: &str) -> Result<T, String> {
+    serde_json::from_str(json).map_err(|error| format!("{PART}{field}{}", locate::<T>(json, &error, ".")))
+}
+
 /// Describes an error by the path of the field and what was expected there.
 ///
 /// This decodes the object a second time to locate the field, which is too slow to do for every
 /// object.
 #[cold]
 pub(crate) fn explain<T: WatchedObject>(raw: &RawValue, error: &serde_json::Error) -> String {
-    let mut deserializer = serde_json::Deserializer::from_str(raw.get());
+    let text = error.to_string();
+    if let Some(part) = text.strip_prefix(PART) {
+        let place = format!(" at line {} column {}", error.line(), error.column());
+        return part.strip_suffix(&place).unwrap_or(part).to_owned();
+    }
+    let located = locate::<T>(raw.get(), error, "");
+    located.strip_prefix(": ").unwrap_or(&located).to_owned()
+}
+
+/// Returns the path of the field, after `separator` if it is not empty, and what was expected there.
+fn locate<T: DeserializeOwned>(json: &str, error: &serde_json::Error, separator: &str) -> String {
+    let mut deserializer = serde_json::Deserializer::from_str(json);
     let located = serde_path_to_error::deserialize::<_, T>(&mut deserializer).err();
     let text = without_value(error);
     let path = located.map(|error| place(error.path(), text.starts_with(UNKNOWN_FIELD)));
     match path {
-        Some(path) if !path.is_empty() => format!("{path}: {text}"),
-        _ => text,
+        Some(path) if !path.is_empty() => format!("{separator}{path}: {text}"),
+        _ => format!(": {text}"),
     }
 }
 
@@ -110,6 +134,19 @@ mod tests {
         tagged: Option<Tagged>,
         inner: Option<Inner>,
         custom: Option<Custom>,
+        part: Option<Part>,
+    }
+
+    /// A field that is decoded in a second step.
+    #[derive(Debug)]
+    struct Part;
+
+    impl<'de> Deserialize<'de> for Part {
+        fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let raw = Box::<RawValue>::deserialize(deserializer)?;
+            let decoded = decode_part::<BTreeMap<String, Inner>>("part", raw.get());
+            decoded.map(|_| Self).map_err(D::Error::custom)
+        }
     }
 
     #[derive(Debug, Deserialize)]
@@ -181,6 +218,10 @@ mod tests {
             (r#""inner":{}"#, "inner: missing field `known`"),
             (r#""inner":{"known":1,"known":2}"#, "inner: duplicate field `known`"),
             (r#""custom":"hunter2""#, "custom: unexpected value"),
+            (r#""part":{"a":{"known":1}},"text":1"#, "text: invalid type, expected a string"),
+            (r#""part":"hunter2""#, "part: invalid type, expected a map"),
+            (r#""part":{"a":{"known":"hunter2"}}"#, "part.a.known: invalid type, expected u8"),
+            (r#""part":{"a":{}}"#, "part.a: missing field `known`"),
         ];
         for (fields, expected) in table {
             assert_eq!(explained(fields), expected, "{fields}");

@@ -37,6 +37,7 @@ mod watch;
 mod watch_trust;
 
 pub use discovery::{Discovery, ServedResources, Verb};
+pub use explain::decode_part;
 pub use factory::{Factory, InformerConfig, SharedWatches};
 pub use informer::{Cache, CacheSyncTimeout, Index, Informer, Subscription};
 pub use metadata::MetadataOnly;

@@ -23,6 +23,7 @@ use portreeve_serving::{Check, HealthCheckers, HealthStatus};
 use tokio::time::Instant;
 
 pub(crate) use self::evaluate::Limits;
+use crate::definitions::InstallProgress;
 
 /// The progress and the components of the manager, as the health checks see them.
 #[derive(Default)]
@@ -33,8 +34,8 @@ pub(crate) struct ManagerState {
     pub(crate) waiting_for: String,
     /// Whether every controller is built.
     pub(crate) started: bool,
-    /// The number of groups that lead and are still installing CRDs.
-    pub(crate) installing: u32,
+    /// The controllers that run as soon as their CRDs are installed.
+    pub(crate) installing: InstallProgress,
     /// Whether the manager is stopping.
     pub(crate) stopping: bool,
     pub(crate) elections: Vec<Election>,
@@ -61,6 +62,7 @@ pub(crate) fn providers(
             let (mut checks, inspections) = {
                 let state = readyz.read();
                 let mut checks = lifecycle(&state);
+                checks.extend(definitions(&state.installing));
                 checks.extend(election(&state.elections, Election::readiness));
                 // The checks of controllers run without the lock on the state.
                 (checks, state.readiness_checkers.clone())
@@ -116,7 +118,7 @@ fn conversion_check(report: &Report) -> Option<Check> {
 
 /// The checks of startup and shutdown.
 fn lifecycle(state: &ManagerState) -> Vec<Check> {
-    let startup = if state.started && state.installing > 0 {
+    let startup = if state.started && state.installing.is_installing() {
         Check::failed("startup", "CustomResourceDefinitions are being installed")
     } else if state.started {
         Check::ok("startup")
@@ -132,6 +134,23 @@ fn lifecycle(state: &ManagerState) -> Vec<Check> {
         Check::ok("shutdown")
     };
     vec![startup, shutdown]
+}
+
+/// One check for each CRD that `--install-crds` cannot install. A state of the cluster does not fail
+/// it, because a rollout would not change that state.
+fn definitions(installing: &InstallProgress) -> Vec<Check> {
+    let blocked = installing.blocked().into_iter();
+    blocked
+        .map(|(definition, (obstacle, controllers))| {
+            let name = format!("definition/{definition}");
+            let reason = format!("{}. Waiting: {}", obstacle.explain(&definition), controllers.join(", "));
+            if obstacle.fails_readiness() {
+                Check::failed(name, reason)
+            } else {
+                Check::note(name, reason)
+            }
+        })
+        .collect()
 }
 
 /// The checks that fail only when a restart helps.

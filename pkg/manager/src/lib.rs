@@ -1,8 +1,8 @@
 //! Starts controllers, monitors them, and stops them in reverse order.
 //!
 //! On start, the manager waits for the apiserver and builds every controller, so that caches sync.
-//! Each [`ControllerGroup`] then installs CRDs (when enabled) and runs once it leads. On stop,
-//! workers take no new items, running reconciles finish, events are flushed, Leases are released,
+//! Each [`ControllerGroup`] runs once it leads; with `--install-crds`, each of its controllers
+//! starts once its CRDs are installed. On stop, workers take no new items, running reconciles finish, events are flushed, Leases are released,
 //! and watches end. The listener for health and metrics belongs to the caller, who opens it first
 //! and closes it last.
 //!
@@ -33,10 +33,7 @@ use portreeve_serving::HealthCheckers;
 use portreeve_workqueue::RetryBudget;
 use tokio::{task::JoinSet, time::timeout};
 
-pub use crate::{
-    debug_pages::{DEBUG_PAGES_PATH, DebugPages},
-    definitions::Error as CrdInstallError,
-};
+pub use crate::debug_pages::{DEBUG_PAGES_PATH, DebugPages};
 use crate::{
     health::{Limits, ManagerState},
     metrics::Metrics,
@@ -107,9 +104,6 @@ pub enum Error {
     /// Two metrics have the same name.
     #[error("failed to register metrics")]
     Metrics(#[source] prometheus::Error),
-    /// A CRD cannot be installed.
-    #[error("failed to install CustomResourceDefinitions")]
-    Install(#[source] CrdInstallError),
     /// A controller cannot be built.
     #[error("failed to build {controller}")]
     Build {
@@ -194,7 +188,7 @@ impl Manager {
         };
         Ok(Self {
             client: client("manager")?,
-            metrics: Metrics::register(registry).map_err(Error::Metrics)?,
+            metrics: Metrics::register(registry, state.installing.clone()).map_err(Error::Metrics)?,
             state: Arc::new(RwLock::new(state)),
             connection,
             settings,

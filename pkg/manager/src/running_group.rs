@@ -3,9 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use kube::Client;
-use parking_lot::RwLock;
 use portreeve_api::ObjectKey;
-use portreeve_client::Connection;
+use portreeve_client::{Connection, error_chain};
 use portreeve_leader::Election;
 use portreeve_reconcile::{
     Applier, Context, Controller, ControllerFailure, ControllerMetrics, Descriptor, FenceMonitor, GroupInformers,
@@ -17,7 +16,10 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{ControllerGroup, Error, ManagerContext, definitions, health::ManagerState};
+use crate::{
+    ControllerGroup, Error, ManagerContext,
+    definitions::{InstallProgress, Installer},
+};
 
 type ControllerExit = (&'static str, Result<(), ControllerFailure>);
 
@@ -25,11 +27,10 @@ type ControllerExit = (&'static str, Result<(), ControllerFailure>);
 pub(crate) struct RunningGroup {
     election: Option<Election>,
     controllers: Vec<RunningController>,
-    descriptors: Vec<Descriptor>,
     /// Installs CRDs, when `--install-crds` is set.
-    installer: Option<Applier>,
+    installer: Option<Arc<Applier>>,
+    installing: InstallProgress,
     informers: GroupInformers,
-    state: Arc<RwLock<ManagerState>>,
     start_interval: Duration,
     shutdown_timeout: Duration,
     /// Whether all tasks have ended without a panic.
@@ -38,6 +39,7 @@ pub(crate) struct RunningGroup {
 
 struct RunningController {
     name: &'static str,
+    crds: &'static [&'static str],
     controller: Box<dyn Controller>,
     running: IntGauge,
 }
@@ -64,9 +66,29 @@ impl RunningController {
         running.set(0);
         Ok(Self {
             name,
+            crds: descriptor.crds,
             controller,
             running,
         })
+    }
+
+    /// Installs the CRDs of the controller, and then runs it.
+    async fn run(self, installer: Option<Installer>, stop: Shutdown) -> ControllerExit {
+        let name = self.name;
+        if let Some(installer) = installer {
+            match installer.install(&stop).await {
+                Ok(true) => {}
+                Ok(false) => return (name, Ok(())),
+                Err(error) => {
+                    let reason = format!("invalid CustomResourceDefinitions: {}", error_chain(&error));
+                    let controller = name;
+                    return (name, Err(ControllerFailure { controller, reason }));
+                }
+            }
+        }
+        tracing::info!(controller = name, "starting controller");
+        let _running = RunningGauge::set(self.running);
+        (name, self.controller.run(stop).await)
     }
 }
 
@@ -115,21 +137,28 @@ impl RunningGroup {
             // The fence does not cover CustomResourceDefinitions.
             fence_monitor: FenceMonitor::default(),
         };
-        let installer = manager.settings.install_crds.then_some(installer);
-        if group.election.is_none() {
-            manager.state.write().installing += u32::from(installer.is_some());
-        }
-        Ok(Self {
+        let group = Self {
             election: group.election.clone(),
             controllers,
-            descriptors: group.controllers.clone(),
-            installer,
+            installer: manager.settings.install_crds.then(|| Arc::new(installer)),
+            installing: manager.state.read().installing.clone(),
             informers,
-            state: Arc::clone(&manager.state),
             start_interval: manager.settings.start_interval,
             shutdown_timeout: manager.settings.shutdown_timeout,
             is_clean: true,
-        })
+        };
+        if group.election.is_none() {
+            group.expect_installations();
+        }
+        Ok(group)
+    }
+
+    /// Makes the process unready until the CRDs are installed. A standby has nothing to install.
+    fn expect_installations(&self) {
+        if self.installer.is_some() {
+            let with_crds = self.controllers.iter().filter(|controller| !controller.crds.is_empty());
+            with_crds.for_each(|controller| self.installing.expect(controller.name));
+        }
     }
 
     /// Waits until the group leads, and runs it until `stop` is requested, a controller fails, or
@@ -149,7 +178,7 @@ impl RunningGroup {
                     return GroupExit { result: Ok(()), drained: None };
                 }
             }
-            self.state.write().installing += u32::from(self.installer.is_some());
+            self.expect_installations();
             self.informers.begin_term();
         }
         let mut tasks = JoinSet::new();
@@ -171,14 +200,7 @@ impl RunningGroup {
     }
 
     async fn lead(&mut self, tasks: &mut JoinSet<ControllerExit>, stop: &Shutdown) -> Result<(), Error> {
-        if let Some(installer) = &self.installer {
-            let wanted: Vec<_> = self.descriptors.iter().flat_map(|one| one.crds).collect();
-            // The installer handles `stop` between two writes. A write that is dropped could still
-            // arrive when another replica leads.
-            let installed = definitions::install(installer, wanted, stop).await;
-            self.state.write().installing -= 1;
-            installed.map_err(Error::Install)?;
-        }
+        let names = self.controllers.iter().map(|one| one.name).collect();
         let crash = tokio::select! {
             // `stop` comes first: a controller that ends on request has not failed.
             biased;
@@ -187,7 +209,6 @@ impl RunningGroup {
         };
         // When one controller ends, all others in the process stop as well.
         stop.request();
-        let names = self.descriptors.iter().map(|one| one.name).collect();
         let drained = drain(names, self.shutdown_timeout, tasks).await;
         // The tasks of a panicked controller were not drained.
         self.is_clean =
@@ -203,18 +224,15 @@ impl RunningGroup {
 
     /// Starts every controller, then waits for one to end, which is always an error.
     async fn start_and_watch(&mut self, tasks: &mut JoinSet<ControllerExit>, stop: &Shutdown) -> ShutdownCause {
-        for running_controller in self.controllers.drain(..) {
-            let RunningController {
-                name,
-                controller,
-                running,
-            } = running_controller;
-            tracing::info!(controller = name, "starting controller");
-            let task = controller.run(stop.child());
-            tasks.spawn(async move {
-                let _running = RunningGauge::set(running);
-                (name, task.await)
+        for controller in self.controllers.drain(..) {
+            let installer = self.installer.as_ref().filter(|_| !controller.crds.is_empty());
+            let installer = installer.map(|applier| Installer {
+                applier: Arc::clone(applier),
+                controller: controller.name,
+                crds: controller.crds,
+                progress: self.installing.clone(),
             });
+            tasks.spawn(controller.run(installer, stop.child()));
             tokio::time::sleep(self.start_interval.mul_f64(1.0 + fastrand::f64())).await;
         }
         match tasks.join_next().await {

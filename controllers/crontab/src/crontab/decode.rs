@@ -11,6 +11,7 @@ use portreeve_api::{
     AnnotatedMetadata, CRONTABS_V2, ConcurrencyPolicy, CronTabStatus, CronTabV2Status, DEFAULT_SCHEDULE, DstPolicyName,
     ScheduleStatus,
 };
+use portreeve_informer::decode_part;
 use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::{Value, json, value::RawValue};
 
@@ -111,13 +112,13 @@ impl<'de> Deserialize<'de> for CachedCronTab {
             Version::V1
         };
         let metadata: AnnotatedMetadata<Annotations> =
-            serde_json::from_str(encoded_metadata.get()).map_err(D::Error::custom)?;
+            decode_part("metadata", encoded_metadata.get()).map_err(D::Error::custom)?;
         let annotations = metadata.annotations.as_ref();
         let has_v2_only = annotations.is_some_and(|annotations| annotations.v2_only.is_some());
         let spec = spec.map(|spec| match version {
             Version::V1 if has_v2_only => decode_converted(encoded_metadata, spec),
-            Version::V1 => decode::<SpecV1>("spec", spec.get()).map(Spec::from),
-            Version::V2 => decode::<SpecV2>("spec", spec.get()).map(Spec::from),
+            Version::V1 => decode_part::<SpecV1>("spec", spec.get()).map(Spec::from),
+            Version::V2 => decode_part::<SpecV2>("spec", spec.get()).map(Spec::from),
         });
         let status = status.map(|status| decode_status(version, status));
         Ok(Self {
@@ -131,22 +132,18 @@ impl<'de> Deserialize<'de> for CachedCronTab {
 
 /// Decodes a spec of v1 whose object has fields of v2 in annotations.
 fn decode_converted(metadata: &RawValue, spec: &RawValue) -> Result<Spec, String> {
-    let metadata: Value = decode("metadata", metadata.get())?;
-    let spec: Value = decode("spec", spec.get())?;
+    let metadata: Value = decode_part("metadata", metadata.get())?;
+    let spec: Value = decode_part("spec", spec.get())?;
     let object = json!({ "metadata": metadata, "spec": spec });
     let converted = conversion::convert(object, &CRONTABS_V2.api_version())?;
-    decode::<SpecV2>("spec", &converted["spec"].to_string()).map(Spec::from)
+    decode_part::<SpecV2>("spec", &converted["spec"].to_string()).map(Spec::from)
 }
 
 fn decode_status(version: Version, status: &RawValue) -> Result<CronTabV2Status, String> {
     match version {
-        Version::V1 => decode::<CronTabStatus>("status", status.get()).map(status_of_v1),
-        Version::V2 => decode("status", status.get()),
+        Version::V1 => decode_part::<CronTabStatus>("status", status.get()).map(status_of_v1),
+        Version::V2 => decode_part("status", status.get()),
     }
-}
-
-fn decode<T: for<'de> Deserialize<'de>>(field: &str, json: &str) -> Result<T, String> {
-    serde_json::from_str(json).map_err(|error| format!("{field}: {error}"))
 }
 
 impl From<SpecV1> for Spec {

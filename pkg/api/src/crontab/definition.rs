@@ -1,5 +1,7 @@
 //! The CRD of CronTabs: names, columns, and the schema from the `schema` module.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::{
         CustomResourceColumnDefinition, CustomResourceDefinition, CustomResourceDefinitionNames,
@@ -11,6 +13,8 @@ use k8s_openapi::{
 use kube::core::{ApiResource, CustomResourceExt};
 
 use serde_json::json;
+
+use crate::{PART_OF, PROGRAM};
 
 use super::{CronTab, GROUP, KIND, PLURAL, VERSION, VERSION_2, schema};
 
@@ -95,6 +99,7 @@ impl CustomResourceExt for CronTab {
         CustomResourceDefinition {
             metadata: ObjectMeta {
                 name: Some(NAME.to_owned()),
+                labels: Some(BTreeMap::from([(PART_OF.to_owned(), PROGRAM.to_owned())])),
                 ..ObjectMeta::default()
             },
             spec: CustomResourceDefinitionSpec {

@@ -16,9 +16,16 @@ fn every_write_carries_the_version_that_was_read() {
     let writes = Cell::new(0_usize);
     let corpus = Corpus::read(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/definition")).unwrap();
     let held = corpus.check(MUTATIONS, |input| {
-        let Ok(present) = serde_json::from_slice::<Definition>(input) else {
+        let Ok(mut present) = serde_json::from_slice::<Definition>(input) else {
             return;
         };
+        let unlabelled = decide(&wanted, Some(&present), false);
+        assert!(
+            !matches!(unlabelled, Step::Write(_)) || includes(&present.spec, &wanted.spec),
+            "a definition that is not ours is written: {unlabelled:?}"
+        );
+        let labels = present.metadata.labels.get_or_insert_default();
+        labels.insert(PART_OF.to_owned(), "portreeve".to_owned());
         let again = decide(&wanted, Some(&present), true);
         assert!(
             !matches!(again, Step::Write(_)),
