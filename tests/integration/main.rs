@@ -17,6 +17,7 @@ mod conversion;
 mod crds;
 mod credentials;
 mod debug;
+mod denials;
 mod dry_run;
 mod election;
 #[path = "../faults/mod.rs"]

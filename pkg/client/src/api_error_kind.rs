@@ -27,8 +27,8 @@ pub enum ApiErrorKind {
     Conflict,
     /// 410 or `Expired`: the apiserver no longer keeps the requested version. List again.
     Expired,
-    /// 401 or 403: the request is not permitted until the credentials or the authorization rules
-    /// change.
+    /// 401 or 403, or the denial of an admission webhook, whatever its code: the request is not
+    /// permitted until the credentials, the authorization rules or the policies change.
     Forbidden,
     /// 400, 405, 413, 415 or 422: the request itself is invalid, and a retry cannot help.
     Invalid,
@@ -55,6 +55,8 @@ impl ApiErrorKind {
     pub(crate) fn of_status(status: &Status) -> Self {
         match (status.code, status.reason.as_str()) {
             (403, _) if status.message.contains(FENCED_BY_SERVER) => Self::Fenced,
+            // A webhook chooses the code of its denial. With 429 and 5xx, it asks for a retry.
+            (400..=428 | 430..=499, _) if is_denied_by_webhook(&status.message) => Self::Forbidden,
             (_, "AlreadyExists") => Self::AlreadyExists,
             (_, "Expired" | "Gone") | (410, _) => Self::Expired,
             (404, _) => Self::NotFound,
@@ -64,6 +66,14 @@ impl ApiErrorKind {
             _ => Self::Transient,
         }
     }
+}
+
+/// Returns whether this is the message of a denial by an admission webhook. The apiserver puts this
+/// text before the webhook's own (`ToStatusErr` in
+/// `staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook/errors/statuserror.go`).
+fn is_denied_by_webhook(message: &str) -> bool {
+    let denial = message.strip_prefix("admission webhook \"");
+    denial.is_some_and(|denial| denial.contains("\" denied the request"))
 }
 
 /// Returns whether the error is a 404 that names this object, which proves that the object does not
@@ -165,6 +175,34 @@ mod tests {
         for (code, reason, expected) in table {
             assert_eq!(status(code, reason), expected, "{code} {reason}");
         }
+    }
+
+    #[test]
+    fn a_denial_by_a_webhook_is_a_rejection_whatever_its_code() {
+        let kind = |code: u16, reason: &str, message: &str| {
+            ApiErrorKind::of_status(&Status::failure(message, reason).with_code(code))
+        };
+        let denied = [
+            "admission webhook \"w.example.com\" denied the request: frozen",
+            "admission webhook \"w.example.com\" denied the request without explanation",
+        ];
+        for message in denied {
+            for (code, reason) in [
+                (400, "BadRequest"),
+                (403, ""),
+                (404, "NotFound"),
+                (409, "Conflict"),
+                (409, "AlreadyExists"),
+                (410, "Expired"),
+                (422, "Invalid"),
+            ] {
+                assert_eq!(kind(code, reason, message), ApiErrorKind::Forbidden, "{code} {reason}");
+            }
+            assert_eq!(kind(429, "TooManyRequests", message), ApiErrorKind::Transient);
+            assert_eq!(kind(503, "", message), ApiErrorKind::Transient);
+        }
+        let quoted = "jobs.batch \"a\" already exists: admission webhook \"w\" denied the request";
+        assert_eq!(kind(409, "Conflict", quoted), ApiErrorKind::Conflict);
     }
 
     #[test]

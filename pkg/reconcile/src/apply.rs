@@ -356,6 +356,11 @@ impl EffectError {
         self.source.downcast_ref().is_some_and(is_unavailable)
     }
 
+    /// Returns whether the apiserver, or what answers for it, rejected the request.
+    pub(crate) fn is_answer(&self) -> bool {
+        matches!(self.source.downcast_ref(), Some(kube::Error::Api(_)))
+    }
+
     /// Returns whether the apiserver answered with an internal error.
     pub(crate) fn is_internal(&self) -> bool {
         let error = self.source.downcast_ref();

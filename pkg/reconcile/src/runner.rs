@@ -1,5 +1,6 @@
 //! A controller that consists of a reconciler, a queue and workers.
 
+mod conflicts;
 mod enqueue_gate;
 mod failure_log;
 mod own_writes;
@@ -19,6 +20,7 @@ use portreeve_workqueue::{Flow, Lane, Queue};
 use tokio::task::JoinSet;
 
 use self::{
+    conflicts::Conflicts,
     enqueue_gate::EnqueueGate,
     failure_log::FailureLog,
     own_writes::OwnWrites,
@@ -263,6 +265,7 @@ impl<R: Reconciler> KeyedController<R> {
             metrics: self.shared.metrics.clone(),
             outage: self.shared.outage.clone(),
             failures: FailureLog::default(),
+            conflicts: Conflicts::default(),
             own_writes: self.own_writes,
         });
         self.gate.open();

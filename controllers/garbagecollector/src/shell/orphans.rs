@@ -320,6 +320,7 @@ impl CollectorContext {
         let _permit = wait_with_progress(self.orphaning.acquire(), &self.orphaned, work).await;
         let resource = self.served_as(item)?;
         let key = key_of(&resource, item);
+        let mut version = None;
         for _ in 0..CONFLICTS {
             work.report_progress();
             let patch = patches::remove_references(&item.uid, &references);
@@ -329,7 +330,14 @@ impl CollectorContext {
                 Err(failure) => return Err(failure),
             }
             match self.read_live(item).await {
-                ReadResult::Found(seen) => references = seen.metadata.references_to(&owner.uid),
+                ReadResult::Found(seen) => {
+                    references = seen.metadata.references_to(&owner.uid);
+                    let seen = Some(seen.metadata.resource_version);
+                    if version == seen && !references.is_empty() {
+                        return Err(RequestError::unfounded_conflict());
+                    }
+                    version = seen;
+                }
                 ReadResult::Absent => return Ok(()),
                 ReadResult::Unknown | ReadResult::Misplaced => break,
             }

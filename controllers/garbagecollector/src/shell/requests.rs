@@ -135,18 +135,34 @@ impl RequestError {
         if is_object_not_found(error, resource, key) {
             return Self::NotFound;
         }
-        match (ApiErrorKind::of(error), error) {
-            (ApiErrorKind::Conflict, _) => Self::Conflict,
-            // A test operation of the JSON patch failed.
-            (ApiErrorKind::Invalid, kube::Error::Api(status)) if status.code == 422 && has_no_details(status) => {
-                Self::Conflict
-            }
-            (kind, error) => Self::Other {
+        match ApiErrorKind::of(error) {
+            ApiErrorKind::Conflict => Self::Conflict,
+            kind => Self::Other {
                 message: error_chain(error),
                 kind,
                 after: retry_after(error),
                 is_unavailable: is_unavailable(error),
             },
+        }
+    }
+
+    /// Classifies the error of a JSON patch, whose tests may have failed.
+    fn of_patch(error: &kube::Error, resource: &Resource, key: &ObjectKey) -> Self {
+        match (ApiErrorKind::of(error), error) {
+            (ApiErrorKind::Invalid, kube::Error::Api(status)) if status.code == 422 && has_no_details(status) => {
+                Self::Conflict
+            }
+            _ => Self::of(error, resource, key),
+        }
+    }
+
+    /// Returns the error of a request that met with a conflict although the object has not changed.
+    pub(super) fn unfounded_conflict() -> Self {
+        Self::Other {
+            message: "the request met with a conflict, but the object has not changed".to_owned(),
+            kind: ApiErrorKind::Forbidden,
+            after: None,
+            is_unavailable: false,
         }
     }
 }
@@ -369,7 +385,7 @@ pub(super) async fn patch(
     let answer = writer
         .send(Method::PATCH, path, "application/json-patch+json", operations)
         .await;
-    decode(&answer.map_err(|error| RequestError::of(&error, resource, key))?)
+    decode(&answer.map_err(|error| RequestError::of_patch(&error, resource, key))?)
 }
 
 /// Patches an object that the apiserver's fence does not cover, with a JSON merge patch. Returns
@@ -430,21 +446,4 @@ fn place_of(finalizer: &str, uid: &str, answer: &[u8]) -> Result<Option<usize>, 
 #[cfg(test)]
 mod corpus;
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PODS: Resource = Resource::namespaced("", "v1", "Pod", "pods");
-
-    #[test]
-    fn names_that_would_change_the_path_are_rejected() {
-        let path = |name: &str| path(&PODS, &ObjectKey::namespaced("n", name)).ok();
-        assert_eq!(path("a-b.c").as_deref(), Some("/api/v1/namespaces/n/pods/a-b.c"));
-        assert_eq!(
-            path("system:x?y#z").as_deref(),
-            Some("/api/v1/namespaces/n/pods/system:x%3Fy%23z")
-        );
-        for name in ["", ".", "..", "../secrets/s", "a/b", "a%2fb"] {
-            assert_eq!(path(name), None, "{name}");
-        }
-    }
-}
+mod tests;

@@ -72,6 +72,7 @@ impl CollectorContext {
         let uid = work.key().uid;
         let mut attempt = Attempt::new(uid);
         let mut conflicts = 0;
+        let mut version = Box::default();
         for _ in 0..STEPS {
             work.report_progress();
             let step = self.graph.lock().step(&attempt);
@@ -108,9 +109,12 @@ impl CollectorContext {
                         conflicts += 1;
                         work.charge(1);
                         attempt = Attempt::new(uid);
+                        if let Intent::Delete { version: decided, .. } = &intent {
+                            version.clone_from(decided);
+                        }
                         let again = intent;
-                        if !self.look_again(&mut attempt, &again).await {
-                            return self.later(work, &again, &RequestError::Conflict);
+                        if let Err(failure) = self.look_again(&mut attempt, &again, &mut version).await {
+                            return self.later(work, &again, &failure);
                         }
                     }
                 },
@@ -119,27 +123,37 @@ impl CollectorContext {
         Outcome::Retry
     }
 
-    /// Reads the object that has changed. Returns `false` if the read fails.
-    async fn look_again(&self, attempt: &mut Attempt, intent: &Intent) -> bool {
-        let version = match intent {
-            Intent::Delete { version, .. } => version.clone(),
-            _ => Box::default(),
-        };
+    /// Reads the object that has changed since it had `version`, and sets `version` to the new one.
+    /// Returns an error if the read fails, or if the object has not changed.
+    async fn look_again(
+        &self,
+        attempt: &mut Attempt,
+        intent: &Intent,
+        version: &mut Box<str>,
+    ) -> Result<(), RequestError> {
         let item = intent.item().clone();
         match self.read_live(&item).await {
+            ReadResult::Found(seen) if *seen.metadata.resource_version == **version => {
+                Err(RequestError::unfounded_conflict())
+            }
             ReadResult::Found(seen) => {
+                version.clone_from(&seen.metadata.resource_version);
                 let request = ReadRequest {
                     identity: item,
                     is_item: true,
                 };
                 attempt.record(request, ReadResult::Found(seen));
-                true
+                Ok(())
             }
             ReadResult::Absent => {
-                self.mark_gone(&item, &version);
-                true
+                let known = match intent {
+                    Intent::Delete { version, .. } => &**version,
+                    _ => "",
+                };
+                self.mark_gone(&item, known);
+                Ok(())
             }
-            ReadResult::Unknown | ReadResult::Misplaced => false,
+            ReadResult::Unknown | ReadResult::Misplaced => Err(RequestError::Conflict),
         }
     }
 

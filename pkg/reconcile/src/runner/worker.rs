@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use tracing::{Instrument, Level};
 
 use super::{
+    conflicts::Conflicts,
     failure_log::{Due, FailureLog},
     own_writes::OwnWrites,
 };
@@ -28,9 +29,6 @@ use crate::{
 /// A cache is usually stale for milliseconds. A plan that is stale this many times in a row has
 /// another cause and is logged as a warning.
 const STALE_TOO_OFTEN: u32 = 8;
-/// A status that is stale this many times in a row is reported like a rejection if the cache has
-/// not changed. With the backoff, that takes at least 5 s.
-const STALE_TOO_LONG: u32 = 12;
 /// An effect that fails this many times in a row is reported like a rejection. With the backoff,
 /// that takes at least half a second.
 const FAILED_TOO_OFTEN: u32 = 8;
@@ -48,6 +46,7 @@ pub(super) struct Worker<R> {
     pub(super) metrics: Metrics,
     pub(super) outage: Outage,
     pub(super) failures: FailureLog,
+    pub(super) conflicts: Conflicts,
     pub(super) own_writes: Arc<OwnWrites>,
 }
 
@@ -115,6 +114,7 @@ impl<R: Reconciler> Worker<R> {
         self.own_writes.forget(key);
         let Some(observed) = self.reconciler.observe(key) else {
             self.failures.clear(key);
+            self.conflicts.clear(key);
             return (Outcome::Forget, ReconcileResult::Success);
         };
         let plan = self.reconciler.decide(&observed, now);
@@ -135,7 +135,7 @@ impl<R: Reconciler> Worker<R> {
             // decides again.
             self.queue.add(key.clone(), Lane::Routine);
         }
-        match applied {
+        match self.conflicts.judge(key, applied, Instant::now()) {
             Applied::Done => {
                 self.failures.clear(key);
                 // Applying took time, so the remaining wait is computed from the current time.
@@ -144,11 +144,6 @@ impl<R: Reconciler> Worker<R> {
             Applied::Stale(error) if failures >= STALE_TOO_OFTEN => {
                 let err = error_chain(&error);
                 self.log_failure(Level::WARN, key, &err, "retrying a plan that is repeatedly stale");
-                // The cache may be stale for long, for example because no object can be listed.
-                // Other effects may wait for the status.
-                if failures >= STALE_TOO_LONG && self.is_still_stale(key, &error.effect) {
-                    self.report(work, &error.effect, &err).await;
-                }
                 (Outcome::Retry, ReconcileResult::Error)
             }
             Applied::Stale(error) => {
@@ -196,19 +191,6 @@ impl<R: Reconciler> Worker<R> {
         let is_slow = error.is_internal() && took >= FAILED_TOO_SLOWLY;
         // During an outage, the report would fail too, and cost a token of the retry budget.
         (failures >= FAILED_TOO_OFTEN || is_slow) && !self.outage.is_outage()
-    }
-
-    /// Returns whether this is a status that would be written on the same version again.
-    fn is_still_stale(&self, key: &ObjectKey, stale: &Effect) -> bool {
-        let Effect::PatchStatus { target: stale, .. } = stale else {
-            return false;
-        };
-        let Some(observed) = self.reconciler.observe(key) else {
-            return false;
-        };
-        let plan = self.reconciler.decide(&observed, self.clock.now());
-        let is_it = |effect: &Effect| matches!(effect, Effect::PatchStatus { target, .. } if target == stale);
-        plan.effects.iter().any(is_it)
     }
 
     /// Reports a failed effect as the reconciler decides. The failed plan is retried in any case,

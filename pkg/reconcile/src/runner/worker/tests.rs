@@ -110,6 +110,7 @@ fn fixture_with_client(client: Client, asked: scripted::RecordedRequests, decide
         metrics: Metrics::register(&registry).unwrap(),
         outage: Outage::default(),
         failures: FailureLog::default(),
+        conflicts: Conflicts::default(),
         own_writes: Arc::default(),
     };
     Fixture {
@@ -355,10 +356,47 @@ async fn a_permanently_stale_status_is_reported() {
         Plan::of(vec![Effect::PatchStatus { target: pod(), status }])
     };
     let fixture = fixture(vec![error_response(409, "Conflict"); 40], patch);
-    // The last one observes three more times: for its plan, for a comparison and for the report.
     fixture.until_asked("a", 15).await;
     let asked = fixture.asked_with_events().await;
     assert!(asked.iter().any(|asked| asked.ends_with("/events")), "{asked:?}");
+}
+
+/// A webhook chooses the code of its denial. Other answers that only look like conflicts last.
+#[tokio::test(start_paused = true)]
+async fn a_denial_that_looks_like_a_conflict_is_reported() {
+    let report = "PATCH /api/v1/namespaces/n/pods/a/status";
+    for (code, reason) in [(409, "Conflict"), (409, "AlreadyExists"), (410, "Gone"), (404, "NotFound")] {
+        let (code, mut denial) = error_response(code, reason);
+        denial["message"] = "admission webhook \"w.example.com\" denied the request: frozen".into();
+        let fixture = fixture(vec![(code, denial)], |_| create());
+        fixture.until_asked("a", 2).await;
+        assert_eq!(fixture.asked.lock()[1], report, "{code} {reason}");
+    }
+    for (code, reason) in [(409, "Conflict"), (409, "AlreadyExists"), (410, "Gone")] {
+        let fixture = fixture(vec![error_response(code, reason); 13], |_| create());
+        let started = Instant::now();
+        fixture.until_asked("a", 15).await;
+        let asked = fixture.asked.lock();
+        let attempts = asked.iter().take_while(|asked| *asked != report).count();
+        assert!((9..14).contains(&attempts), "{code} {reason}: {asked:?}");
+        assert!(started.elapsed() > Duration::from_secs(5));
+    }
+}
+
+/// Somebody else writes the object all the time, and each plan is based on another version.
+#[tokio::test(start_paused = true)]
+async fn conflicts_about_an_object_that_changes_are_no_denial() {
+    let delete = |version: u32| {
+        let version = version.to_string().as_str().into();
+        Plan::of(vec![Effect::Delete {
+            target: Target { version, ..pod() },
+            propagation: crate::Propagation::Background,
+        }])
+    };
+    let fixture = fixture(vec![error_response(409, "Conflict"); 40], delete);
+    fixture.until_asked("a", 20).await;
+    let asked = fixture.asked_with_events().await;
+    assert!(asked.iter().all(|asked| asked.starts_with("DELETE")), "{asked:?}");
 }
 
 /// Somebody else writes the object all the time.
