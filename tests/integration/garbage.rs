@@ -24,7 +24,7 @@ mod ownership_tree;
 mod processes;
 mod recovery;
 mod references;
-mod restore;
+pub(crate) mod restore;
 mod retries;
 mod shared;
 mod specs;

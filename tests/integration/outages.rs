@@ -13,9 +13,10 @@ use crate::{
         LIMIT, RETRY_LIMIT,
         daemon::{ALL_CONTROLLERS, Daemon},
         dynamic_client::DynamicClient,
-        namespace::NamespaceFixture,
+        namespace::{NamespaceFixture, replicas},
         object_builder::config_map,
     },
+    garbage::restore::{back_up, increase_versions, restore},
 };
 
 /// The `Retry-After` of throttled requests, in seconds. It is longer than the recovery of a daemon.
@@ -162,5 +163,39 @@ async fn the_end_of_an_outage_ends_the_waits_that_it_has_caused() -> Result<()> 
         2 * sent <= 3 * requests,
         "{sent} requests after the outage, {requests} at the start"
     );
+    Ok(())
+}
+
+/// The watches resume at versions in the future and stay silent. Without the collector, only the
+/// Lease shows that versions have decreased.
+#[tokio::test]
+async fn changes_after_a_restore_of_etcd_are_observed_without_the_collector() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    // The Lease is held through the restore, however long the servers take to start.
+    let flags = [
+        "--install-crds",
+        "--controllers=foo",
+        "--leader-elect-lease-duration=100s",
+        "--leader-elect-renew-deadline=90s",
+        "--leader-elect-retry-period=500ms",
+    ];
+    let daemon = Daemon::start(&plane, "restored", &flags).await?;
+    daemon.wait_for_line(&["starting workers", "foo-controller"]).await?;
+    let fixture = NamespaceFixture::new(&plane, "restored").await?;
+    fixture.ready_foo("web", 1).await?;
+    back_up(&plane).await?;
+    let dynamic_client = DynamicClient::of(&fixture.namespace);
+    let unrelated = dynamic_client.create(config_map("unrelated")).await?;
+    increase_versions(&dynamic_client, &unrelated).await?;
+    // Every watch has the new versions.
+    fixture.ready_foo("later", 1).await?;
+    restore(&plane).await?;
+    fixture.merge_foo("web", json!({"spec": {"replicas": 3}})).await?;
+    fixture
+        .wait_for_deployment("web", "3 replicas", |found| replicas(found) == Some(3))
+        .await?;
+    daemon
+        .wait_for_line(&["relisting all informers", "resourceVersion of the Lease decreased"])
+        .await?;
     Ok(())
 }

@@ -11,6 +11,7 @@ use kube::Client;
 use parking_lot::Mutex;
 use portreeve_api::{CRDS, Resource};
 use portreeve_client::Outage;
+use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument;
 
@@ -76,6 +77,8 @@ struct Inner {
     informers: Mutex<HashMap<(TypeId, Watch), Weak<dyn Any + Send + Sync>>>,
     tasks: TaskTracker,
     stop: CancellationToken,
+    /// The number of times that the version of a watch was seen to decrease.
+    version_decreases: watch::Sender<u64>,
     /// The reader of CustomResourceDefinitions. It holds no reference to this struct.
     crds: OnceLock<Reader>,
 }
@@ -93,6 +96,7 @@ impl Factory {
             informers: Mutex::default(),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
+            version_decreases: watch::Sender::new(0),
             crds: OnceLock::new(),
         });
         let crds = CrdSink {
@@ -137,6 +141,17 @@ impl Factory {
         let mut reports: Vec<_> = watches.iter().filter_map(|shared| shared.report()).collect();
         reports.sort_by(|a, b| a.name.cmp(&b.name));
         reports
+    }
+
+    /// Returns the number of times that the resourceVersion of a list or a watch was seen to
+    /// decrease, as after a restore of etcd from a backup.
+    pub fn version_decreases(&self) -> watch::Receiver<u64> {
+        self.0.version_decreases.subscribe()
+    }
+
+    /// Lists the CustomResourceDefinitions again.
+    pub fn relist_crds(&self) {
+        self.0.crds.get().inspect(|reader| reader.relist());
     }
 
     /// Returns the configuration of the informers.
@@ -229,6 +244,7 @@ impl Inner {
                 crd_signal: shared.crd_signal.clone(),
                 versions: Arc::clone(&shared.versions),
                 terms: shared.terms.subscribe(),
+                version_decreases: self.version_decreases.clone(),
                 outage: self.informer_config.outage.clone(),
             };
             let span = tracing::info_span!("informer", resource = %shared.watch);
@@ -255,7 +271,7 @@ impl Inner {
             }
         });
         Arc::new(Handle {
-            _reader: self.attach(shared, AttachedReader::required(Arc::clone(&core), inspect)),
+            reader: self.attach(shared, AttachedReader::required(Arc::clone(&core), inspect)),
             _task_guard: task_guard,
             core,
         })

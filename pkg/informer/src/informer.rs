@@ -42,7 +42,7 @@ impl<T> Clone for Informer<T> {
 /// The shared part of all clones. When it is dropped, the informer no longer reads its watch.
 pub(crate) struct Handle<T> {
     pub(crate) core: Arc<Core<T>>,
-    pub(crate) _reader: Reader,
+    pub(crate) reader: Reader,
     /// Ends the task of resyncs and redeliveries.
     pub(crate) _task_guard: DropGuard,
 }
@@ -179,11 +179,19 @@ pub trait Cache: Send + Sync {
     /// that process, because a watch can lag, or its connection can be dead
     /// undetected. A list that starts now contains them.
     fn begin_term(&self);
+
+    /// Lists everything again, without a new term. Call it when the cache may be outdated although
+    /// its watch is open, as after a restore of etcd from a backup.
+    fn relist(&self);
 }
 
 impl<T: Projection> Cache for Informer<T> {
     fn begin_term(&self) {
         self.0.core.terms.send_modify(|term| *term += 1);
+    }
+
+    fn relist(&self) {
+        self.0.reader.relist();
     }
 }
 

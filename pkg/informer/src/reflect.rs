@@ -175,7 +175,7 @@ impl Reflector {
             if next.is_none() {
                 let version = page.metadata.resource_version.unwrap_or_default();
                 self.active.complete(self.term, &version);
-                self.config.reporter.record_version(&version);
+                self.config.record_version(&version);
                 self.schedule_relist_after_panic()?;
                 self.has_listed = true;
                 self.trust.list_completed(content.finish(), Instant::now());
@@ -368,7 +368,7 @@ impl Reflector {
             WatchMessage::Failed(status) => return Err(Error::Watch(kube::Error::Api(status))),
         };
         if let Some(next) = next {
-            self.config.reporter.record_version(&next);
+            self.config.record_version(&next);
             *version = next;
         }
         self.schedule_relist_after_panic()

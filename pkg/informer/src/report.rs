@@ -102,11 +102,14 @@ impl StatusReporter {
         self.status.lock().conversion = None;
     }
 
-    /// Records the resourceVersion of a list or a line. One that is not a number is ignored.
-    pub(crate) fn record_version(&self, version: &str) {
-        if let Ok(version) = version.parse() {
-            self.status.lock().resource_version = Some(version);
-        }
+    /// Records the resourceVersion of a list or a line. One that is not a number is ignored. Returns
+    /// whether it is lower than the last one.
+    pub(crate) fn record_version(&self, version: &str) -> bool {
+        let Ok(version) = version.parse() else {
+            return false;
+        };
+        let last = self.status.lock().resource_version.replace(version);
+        last.is_some_and(|last| version < last)
     }
 
     pub(crate) fn count_relist(&self, reason: RelistReason) {
@@ -155,6 +158,13 @@ impl StatusReporter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_version_that_decreases_is_noticed() {
+        let reporter = StatusReporter::default();
+        let versions = ["7", "7", "12", "opaque", "9", "10"].map(|version| reporter.record_version(version));
+        assert_eq!(versions, [false, false, false, false, true, false]);
+    }
 
     #[test]
     fn only_a_new_failure_and_its_end_are_reported_as_new() {

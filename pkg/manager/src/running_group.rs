@@ -235,7 +235,12 @@ impl RunningGroup {
             tasks.spawn(controller.run(installer, stop.child()));
             tokio::time::sleep(self.start_interval.mul_f64(1.0 + fastrand::f64())).await;
         }
-        match tasks.join_next().await {
+        let lease = self.election.as_ref().map(Election::version_decreases);
+        let end = tokio::select! {
+            end = tasks.join_next() => end,
+            () = self.informers.relist_when_stale(lease) => None,
+        };
+        match end {
             Some(Ok((_, Err(crash)))) => ShutdownCause::ControllerFailure(crash),
             Some(Ok((controller, Ok(())))) => ShutdownCause::ControllerFailure(ControllerFailure {
                 controller,

@@ -367,7 +367,7 @@ impl EffectError {
         matches!(error, Some(kube::Error::Api(status)) if status.code == 500)
     }
 
-    fn of(effect: &Effect, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+    pub(crate) fn of(effect: &Effect, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self {
             effect: Box::new(effect.clone()),
             source: source.into(),

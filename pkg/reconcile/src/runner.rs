@@ -50,6 +50,7 @@ pub struct KeyedController<R> {
     own_writes: Arc<OwnWrites>,
     reconciler: Arc<R>,
     applier: Applier,
+    conflicts: Conflicts,
     shared: SharedContext,
     workers: usize,
     syncs: Vec<Synced>,
@@ -82,6 +83,7 @@ impl<R: Reconciler> KeyedController<R> {
                 clock: Arc::clone(&shared.clock),
                 fence_monitor: FenceMonitor::new(ctx),
             },
+            conflicts: Conflicts::new(ctx.informers.stale_signal()),
             shared,
             workers: 1,
             syncs: Vec::new(),
@@ -265,7 +267,7 @@ impl<R: Reconciler> KeyedController<R> {
             metrics: self.shared.metrics.clone(),
             outage: self.shared.outage.clone(),
             failures: FailureLog::default(),
-            conflicts: Conflicts::default(),
+            conflicts: self.conflicts,
             own_writes: self.own_writes,
         });
         self.gate.open();

@@ -161,7 +161,7 @@ async fn dependents_of_a_restored_owner_keep_their_references() -> Result<()> {
 
 /// Sends more writes than an apiserver that starts, so that versions are seen to decrease after a
 /// restore.
-pub(super) async fn increase_versions(dynamic_client: &DynamicClient, object: &DynamicObject) -> Result<()> {
+pub(crate) async fn increase_versions(dynamic_client: &DynamicClient, object: &DynamicObject) -> Result<()> {
     for number in 0..500 {
         let labels = json!({"metadata": {"labels": {"number": number.to_string()}}});
         dynamic_client.patch(object, labels).await?;
@@ -181,14 +181,14 @@ async fn create_family(
 }
 
 /// Copies the data of etcd.
-pub(super) async fn back_up(plane: &ControlPlane) -> Result<()> {
+pub(crate) async fn back_up(plane: &ControlPlane) -> Result<()> {
     plane.etcd().stop().await?;
     copy(&plane.folder().join("etcd"), &plane.folder().join("saved"))?;
     plane.etcd().start().await
 }
 
 /// Restores the copied data, while no server runs.
-pub(super) async fn restore(plane: &ControlPlane) -> Result<()> {
+pub(crate) async fn restore(plane: &ControlPlane) -> Result<()> {
     let (data, saved) = (plane.folder().join("etcd"), plane.folder().join("saved"));
     plane.apiserver().stop().await?;
     plane.etcd().stop().await?;

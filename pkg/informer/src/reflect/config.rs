@@ -30,6 +30,8 @@ pub(crate) struct ReflectorConfig {
     pub(crate) versions: Arc<OnceLock<&'static [&'static str]>>,
     /// The current term. Each new term starts a new list (see [`crate::Cache::begin_term`]).
     pub(crate) terms: watch::Receiver<u64>,
+    /// Counts the versions that decreased.
+    pub(crate) version_decreases: watch::Sender<u64>,
     /// Its end ends the waits after failures that it has caused.
     pub(crate) outage: Outage,
 }
@@ -39,6 +41,15 @@ impl ReflectorConfig {
     pub(super) fn record_contact(&self) {
         if self.reporter.record_contact(Instant::now()) {
             tracing::info!(resource = %self.watch, "resumed watch");
+        }
+    }
+
+    /// Records the version of a list or a line. One that decreases shows that etcd was restored from
+    /// a backup, which the other watches may not notice for long.
+    pub(super) fn record_version(&self, version: &str) {
+        if self.reporter.record_version(version) {
+            tracing::warn!(resource = %self.watch, version, "found a resourceVersion that decreased");
+            self.version_decreases.send_modify(|count| *count += 1);
         }
     }
 }

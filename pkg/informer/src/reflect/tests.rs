@@ -29,6 +29,7 @@ struct Fixture {
     events: Arc<Mutex<Vec<String>>>,
     reporter: StatusReporter,
     crd_signal: CrdSignal,
+    version_decreases: tokio::sync::watch::Sender<u64>,
     /// Whether the sink panics on the next event.
     panics: Arc<AtomicBool>,
     /// Stops the loop at the end of the test.
@@ -78,6 +79,7 @@ impl Fixture {
         let events = Arc::new(Mutex::new(Vec::new()));
         let (reporter, crd_signal) = (StatusReporter::default(), CrdSignal::default());
         let panics = Arc::<AtomicBool>::default();
+        let version_decreases = tokio::sync::watch::Sender::new(0);
         let reflector_config = ReflectorConfig {
             client,
             watch: foos(),
@@ -87,6 +89,7 @@ impl Fixture {
             crd_signal: crd_signal.clone(),
             versions,
             terms: tokio::sync::watch::channel(0).1,
+            version_decreases: version_decreases.clone(),
             outage: Outage::default(),
         };
         let recorder = Recorder {
@@ -102,6 +105,7 @@ impl Fixture {
             events,
             reporter,
             crd_signal,
+            version_decreases,
             panics,
             _loop: tasks,
         }

@@ -123,3 +123,18 @@ async fn a_resource_that_was_never_listed_is_not_synced_when_its_crd_is_deleted(
     settle().await;
     assert_eq!(fixture.events(), ["relisting"]);
 }
+
+/// Etcd was restored from a backup. The apiserver sends no event until the version of the watch is
+/// reached, so only a list shows it.
+#[tokio::test(start_paused = true)]
+async fn versions_that_decrease_are_counted() {
+    let mut fixture = Fixture::listed(&[foo("a", 5)]).await;
+    let watch = fixture.server.expect_watch(10).await.watch();
+    watch.bookmark(12);
+    settle().await;
+    assert_eq!(*fixture.version_decreases.borrow(), 0);
+    watch.event("ERROR", &status(410, "Expired"));
+    fixture.server.expect_list().await.answer(&list(7, &[foo("a", 5)]));
+    fixture.server.expect_watch(7).await;
+    assert_eq!(*fixture.version_decreases.borrow(), 1);
+}
