@@ -1,24 +1,29 @@
 //! Kubernetes Events on objects: queued, best-effort, and never delaying a plan.
 
+mod manifest;
+mod series;
+
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashSet, VecDeque},
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::ObjectReference;
+use jiff::Timestamp;
 use kube::Client;
-use kube_runtime::events::{Event, EventType, Recorder, Reporter};
 use parking_lot::Mutex;
+use portreeve_client::{ApiErrorKind, error_chain};
 use portreeve_metrics::Registry;
 use prometheus::IntCounter;
+use serde::de::IgnoredAny;
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until},
 };
 
-use crate::{EventContent, EventSeverity, Shutdown, Target};
+use self::{manifest::Manifest, series::SeriesMemory};
+use crate::{EventContent, Shutdown, Target};
 
 /// How many events may wait. Thousands of schedules may be due in the same minute. A waiting event
 /// takes about half a kilobyte. A larger burst is not worth its memory: events are hints, and
@@ -34,11 +39,6 @@ const BURST: usize = 50;
 const LONGEST_PATIENCE: Duration = Duration::from_secs(30);
 /// With more waiting events than this, the writer starts at once to make room.
 const CROWD: usize = WAITING / 2;
-/// How many recorders are kept, one per distinct event. A repeated event is merged into a series by
-/// its recorder.
-const RECORDERS: usize = 64;
-/// The maximum length of an event's message in bytes. The apiserver rejects longer ones.
-const LONGEST: usize = 1_024;
 /// How many `report_once` events are remembered. Beyond that, the oldest ones may be sent again.
 const REMEMBERED: usize = 10_000;
 
@@ -75,6 +75,8 @@ impl ReportedEvents {
 pub struct EventWriter {
     queue: mpsc::Receiver<Queued>,
     instance: String,
+    dropped: IntCounter,
+    series: SeriesMemory,
 }
 
 /// A queued event in compact form. A finished `Event` takes several times the memory, and whole
@@ -100,13 +102,16 @@ impl Events {
     ) -> Result<(Self, EventWriter), prometheus::Error> {
         let dropped = IntCounter::new(
             "portreeve_events_dropped_total",
-            "Number of Kubernetes events that were not written because too many were waiting.",
+            "Number of Kubernetes events that were not written, because too many were waiting or the apiserver did not \
+             accept them.",
         )?;
         registry.register(Box::new(dropped.clone()))?;
         let (sender, receiver) = mpsc::channel(WAITING);
         let writer = EventWriter {
             queue: receiver,
             instance: instance.into(),
+            dropped: dropped.clone(),
+            series: SeriesMemory::default(),
         };
         let reported = Arc::default();
         Ok((
@@ -156,69 +161,6 @@ impl Events {
     }
 }
 
-/// Truncates a message to the maximum length of an event.
-fn shortened(sentence: &str) -> String {
-    const MORE: &str = "…";
-    if sentence.len() <= LONGEST {
-        return sentence.to_owned();
-    }
-    let end = sentence.floor_char_boundary(LONGEST - MORE.len());
-    sentence[..end].to_owned() + MORE
-}
-
-fn event(note: &EventContent) -> Event {
-    Event {
-        type_: match note.type_ {
-            EventSeverity::Normal => EventType::Normal,
-            EventSeverity::Warning => EventType::Warning,
-        },
-        reason: note.reason.to_owned(),
-        note: Some(shortened(&note.message)),
-        action: note.action.to_owned(),
-        secondary: None,
-    }
-}
-
-fn reference(target: &Target) -> ObjectReference {
-    ObjectReference {
-        api_version: Some(target.resource.api_version()),
-        kind: Some(target.resource.kind.to_string()),
-        name: Some(target.key.name.to_string()),
-        namespace: target.key.namespace.as_deref().map(str::to_owned),
-        uid: Some(target.uid.to_string()),
-        ..ObjectReference::default()
-    }
-}
-
-/// Recorders by event. A recorder merges an event into the previous one if everything but the
-/// message is equal, so each message needs its own recorder.
-#[derive(Default)]
-struct Recorders(HashMap<u64, (Recorder, Instant)>);
-
-impl Recorders {
-    /// Returns the recorder of an event. When there are too many recorders, the least recently used
-    /// one is dropped.
-    fn of(&mut self, instance: &str, queued: &Queued) -> &Recorder {
-        let now = Instant::now();
-        if self.0.len() >= RECORDERS {
-            let oldest = self.0.iter().min_by_key(|(_, (_, last))| *last).map(|(key, _)| *key);
-            oldest.and_then(|oldest| self.0.remove(&oldest));
-        }
-        let mut hasher = DefaultHasher::new();
-        let EventContent { reason, message, .. } = &queued.note;
-        (&queued.controller, &queued.target.uid, reason, message).hash(&mut hasher);
-        let known = self.0.entry(hasher.finish()).or_insert_with(|| {
-            let reporter = Reporter {
-                controller: queued.controller.to_string(),
-                instance: Some(instance.to_owned()),
-            };
-            (Recorder::new(queued.client.clone(), reporter), now)
-        });
-        known.1 = now;
-        &known.0
-    }
-}
-
 impl EventWriter {
     /// Waits for the end of the burst to which an event belongs.
     async fn burst_is_over(&self, since: Instant) {
@@ -239,7 +181,6 @@ impl EventWriter {
     /// others have been queued in a second, after 30 seconds, or when the queue is half full. On
     /// `stop`, writes all remaining events at once.
     pub async fn run(mut self, stop: Shutdown) {
-        let mut recorders = Recorders::default();
         loop {
             let queued = tokio::select! {
                 biased;
@@ -257,12 +198,65 @@ impl EventWriter {
                 () = self.burst_is_over(queued.since) => {}
                 () = stop.requested() => {}
             }
-            let recorder = recorders.of(&self.instance, &queued);
-            let (event, regarding) = (event(&queued.note), reference(&queued.target));
-            if let Err(error) = recorder.publish(&event, &regarding).await {
-                tracing::debug!(reason = event.reason, %error, "failed to write an event");
+            if let Err(error) = self.write(&queued).await {
+                self.dropped.inc();
+                let (reason, object) = (queued.note.reason, &queued.target.key);
+                let err = error_chain(&error);
+                if ApiErrorKind::of(&error) == ApiErrorKind::Invalid {
+                    tracing::warn!(reason, %object, err, "dropping an event that the apiserver rejects as invalid");
+                } else {
+                    tracing::debug!(reason, %object, err, "failed to write an event");
+                }
             }
         }
+    }
+
+    /// Writes one event: a repetition into the series of the first, unless that was deleted or has
+    /// expired.
+    async fn write(&mut self, queued: &Queued) -> kube::Result<()> {
+        let event = queued.identity();
+        let manifest = Manifest {
+            instance: &self.instance,
+            controller: &queued.controller,
+            target: &queued.target,
+            note: &queued.note,
+            now: Timestamp::now(),
+        };
+        if let Some((name, count)) = self.series.repetition(event) {
+            let patch = manifest.repetition(&name, count).map_err(kube::Error::HttpError)?;
+            match queued.client.request::<IgnoredAny>(patch).await {
+                Ok(_) => {
+                    self.series.written(event, name, count);
+                    return Ok(());
+                }
+                Err(error) if ApiErrorKind::of(&error) == ApiErrorKind::NotFound => self.series.forget(event),
+                Err(error) => return Err(error),
+            }
+        }
+        let name = manifest.name();
+        let creation = manifest.creation(&name).map_err(kube::Error::HttpError)?;
+        queued.client.request::<IgnoredAny>(creation).await?;
+        self.series.written(event, name.into(), 1);
+        Ok(())
+    }
+}
+
+impl Queued {
+    /// Returns a hash of everything that repetitions have in common.
+    fn identity(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        let EventContent {
+            type_,
+            reason,
+            action,
+            message,
+            report_once: _,
+        } = &self.note;
+        let is_warning = *type_ == crate::EventSeverity::Warning;
+        let Target { resource, key, uid, .. } = &self.target;
+        (&self.controller, resource, key, uid).hash(&mut hasher);
+        (is_warning, reason, action, message).hash(&mut hasher);
+        hasher.finish()
     }
 }
 
@@ -329,13 +323,56 @@ mod tests {
         assert_eq!(all, 1_200);
     }
 
-    #[test]
-    fn long_messages_are_truncated_to_the_limit_of_an_event() {
-        let long = "ä".repeat(LONGEST);
-        for (sentence, bytes) in [("short", 5), (&*"x".repeat(LONGEST), LONGEST), (&*long, LONGEST - 1)] {
-            let cut = shortened(sentence);
-            assert_eq!(cut.len(), bytes, "{cut}");
-            assert_eq!(cut.ends_with('…'), sentence.len() > LONGEST, "{cut}");
+    fn target(name: &str) -> Target {
+        Target {
+            resource: Resource::namespaced("batch", "v1", "CronJob", "cronjobs"),
+            key: ObjectKey::namespaced("n", name),
+            uid: name.into(),
+            version: "1".into(),
         }
+    }
+
+    /// Sends events in order to a client that answers from a script, and then with 200. Returns the
+    /// requests and the number of dropped events.
+    async fn requests(script: Vec<(u16, serde_json::Value)>, events: &[(Target, &str)]) -> (Vec<String>, u64) {
+        let (client, requests) = crate::scripted::client(script);
+        let (sender, writer) = Events::channel(client, "replica", &Registry::new()).unwrap();
+        for (target, message) in events {
+            assert!(sender.send("test-controller", target, &EventContent::normal("A", "B", *message)));
+        }
+        let stop = Shutdown::new();
+        stop.request();
+        writer.run(stop).await;
+        let requests = std::mem::take(&mut *requests.lock());
+        (requests, sender.dropped.get())
+    }
+
+    fn methods(requests: &[String]) -> String {
+        let methods: Vec<_> = requests.iter().filter_map(|request| request.split(' ').next()).collect();
+        methods.join(" ")
+    }
+
+    #[tokio::test]
+    async fn repetitions_of_4096_events_become_series() {
+        let names: Vec<_> = (0..4_096).map(|number| number.to_string()).collect();
+        let once: Vec<_> = names.iter().map(|name| (target(name), "blocked")).collect();
+        let twice = [&once[..], &once[..]].concat();
+        let (requests, dropped) = requests(Vec::new(), &twice).await;
+        let posts = requests.iter().filter(|request| request.starts_with("POST ")).count();
+        assert_eq!((posts, requests.len(), dropped), (4_096, 8_192, 0));
+    }
+
+    #[tokio::test]
+    async fn a_deleted_series_starts_again_and_lost_events_are_counted() {
+        let events = ["x", "x", "x", "y", "x"].map(|message| (target("a"), message));
+        let gone = (404, serde_json::json!({"code": 404, "reason": "NotFound"}));
+        let created = (200, serde_json::json!({}));
+        let script = vec![created.clone(), gone, created.clone(), created.clone()];
+        let (sent, dropped) = requests(script, &events).await;
+        assert_eq!((&*methods(&sent), dropped), ("POST PATCH POST PATCH POST PATCH", 0));
+        let refused = |code| crate::scripted::error_response(code, "");
+        let script = vec![refused(422), refused(503), created, refused(403)];
+        let (sent, dropped) = requests(script, &events).await;
+        assert_eq!((&*methods(&sent), dropped), ("POST POST POST POST PATCH", 3));
     }
 }
