@@ -145,7 +145,10 @@ impl Metrics {
     /// Returns an error when a family cannot be encoded.
     pub(crate) fn render_slis(&self) -> Result<String, prometheus::Error> {
         let families = self.healthcheck.collect().into_iter();
-        let families: Vec<_> = families.chain(self.healthchecks_total.collect()).collect();
+        let families = families.chain(self.healthchecks_total.collect());
+        // The encoder rejects families without series, which is what they are before the first
+        // check. A registry leaves them out, as here.
+        let families: Vec<_> = families.filter(|family| !family.get_metric().is_empty()).collect();
         TextEncoder::new().encode_to_string(&families)
     }
 
@@ -206,6 +209,15 @@ mod tests {
             kubernetes_healthchecks_total{name="informer",status="error",type="livez"} 1
             kubernetes_healthchecks_total{name="ping",status="success",type="readyz"} 3"#]],
         );
+    }
+
+    #[test]
+    fn slis_are_empty_before_the_first_check() {
+        let metrics = Metrics::register(&Registry::new()).unwrap();
+        assert_eq!(metrics.render_slis().unwrap(), "");
+        metrics.observe("livez", &[Check::ok("ping")], [Check::ok("ping")].iter());
+        let text = metrics.render_slis().unwrap();
+        assert!(text.contains(r#"kubernetes_healthcheck{name="ping",type="livez"} 1"#), "{text}");
     }
 
     #[test]
