@@ -98,6 +98,20 @@ pub fn is_unavailable(error: &kube::Error) -> bool {
     }
 }
 
+/// Returns whether a request took too long: the apiserver or a proxy says so by a 504, or the
+/// response was not complete within the time limit of the client.
+pub fn is_timeout(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let is_answer = matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.code == 504);
+        if is_answer || matches!(error.downcast_ref(), Some(CallAborted::TimedOut(_))) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
+
 /// Returns whether an error without a response comes from the connection. The others come from this
 /// process, which has not sent the request or has dropped it.
 pub(crate) fn is_connection_error(error: &(dyn Error + Send + Sync + 'static)) -> bool {
@@ -212,6 +226,16 @@ mod tests {
         );
         let status = Status::failure(&message, "Forbidden").with_code(403);
         assert_eq!(ApiErrorKind::of_status(&status), ApiErrorKind::Fenced);
+    }
+
+    #[test]
+    fn timeouts_are_found_in_the_chain_of_sources() {
+        let answer = |code| kube::Error::Api(Status::failure("", "").with_code(code).boxed());
+        assert!(is_timeout(&answer(504)) && !is_timeout(&answer(503)));
+        let aborted = |reason: CallAborted| kube::Error::Service(Box::new(reason));
+        let limit = Duration::from_secs(35);
+        assert!(is_timeout(&aborted(CallAborted::TimedOut(limit))));
+        assert!(!is_timeout(&aborted(CallAborted::NotConnected(limit))));
     }
 
     #[test]

@@ -50,6 +50,11 @@ pub(crate) struct ApiService<S> {
     pub(crate) user_agent: HeaderValue,
 }
 
+/// An extension of a request that shortens its time limit. Unlike a timeout around the call, it does
+/// not include the wait for our own rate limit.
+#[derive(Clone, Copy, Debug)]
+pub struct TimeLimit(pub Duration);
+
 type ApiResponse<B> = Response<Either<TimedBody<B>, Full<Bytes>>>;
 
 impl<S, B> Service<Request<Body>> for ApiService<S>
@@ -104,9 +109,11 @@ impl CallContext {
                 .observe(size as f64);
         }
         let connected = capture_connection(&mut request);
-        let mut limit = Instant::now() + self.limit;
+        let shorter = request.extensions().get::<TimeLimit>();
+        let call_limit = shorter.map_or(self.limit, |shorter| shorter.0.min(self.limit));
+        let mut limit = Instant::now() + call_limit;
         let response = self
-            .await_response(inner.call(request), connected, &mut limit, fence_deadline)
+            .await_response(inner.call(request), connected, (call_limit, &mut limit), fence_deadline)
             .await;
         self.count(&method, response.as_ref().ok().map(Response::status));
         if let Some(result) = request_result(&response) {
@@ -124,7 +131,7 @@ impl CallContext {
         self.fence.observe(response.headers());
         // Only an open watch has no deadline. A watch that is rejected ends like any other call.
         let open_watch = watch && response.status().is_success();
-        let deadline = (!open_watch).then_some((limit, CallAborted::TimedOut(self.limit)));
+        let deadline = (!open_watch).then_some((limit, CallAborted::TimedOut(call_limit)));
         let measured = (!open_watch).then_some(measured);
         let response = response.map(|body| TimedBody::new(body, deadline, measured));
         if response.status().is_client_error() || response.status().is_server_error() {
@@ -147,7 +154,7 @@ impl CallContext {
         &self,
         response: impl Future<Output = Result<T, E>>,
         mut connected: CaptureConnection,
-        limit: &mut Instant,
+        (call_limit, limit): (Duration, &mut Instant),
         mut fence_deadline: Option<Instant>,
     ) -> Result<T, BoxError> {
         let mut is_connected = false;
@@ -166,7 +173,7 @@ impl CallContext {
                 response = &mut fenced_response => return response,
                 _ = connected.wait_for_connection_metadata(), if !is_connected => {
                     is_connected = true;
-                    *limit = Instant::now() + self.limit;
+                    *limit = Instant::now() + call_limit;
                     continue;
                 }
                 () = sleep_until(until) => {}
@@ -177,7 +184,7 @@ impl CallContext {
                 } else {
                     CallAborted::NotConnected
                 };
-                return Err(aborted(self.limit).into());
+                return Err(aborted(call_limit).into());
             }
             fence_deadline = match self.fence.admit() {
                 Ok(later) if later.is_none_or(|later| later > until) => later,

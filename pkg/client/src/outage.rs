@@ -30,6 +30,9 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time within which all waits end after an outage. It spreads the requests of a process and
 /// those of several processes.
 const SPREAD: Duration = Duration::from_millis(200);
+/// The time that each of many waits adds to [`SPREAD`]. A TLS handshake costs the apiserver about
+/// this much.
+const SPREAD_EACH: Duration = Duration::from_millis(1);
 /// The longest wait during an outage.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
@@ -92,9 +95,16 @@ impl Outage {
     /// Waits out the backoff `wait` after a request that failed because the apiserver is
     /// unavailable, and that was sent after `count` was taken. Returns whether the end of an outage
     /// ended the wait.
-    pub async fn back_off(&self, wait: Duration, count: OutageCount) -> bool {
+    ///
+    /// The end of an outage ends all of the `waits` that it has caused within a time that grows with
+    /// their number, because each may open a connection to an apiserver that has just started.
+    pub async fn back_off(&self, wait: Duration, count: OutageCount, waits: usize) -> bool {
+        let ended = async {
+            self.next_end(count).await;
+            sleep(spread_of(waits).mul_f64(fastrand::f64())).await;
+        };
         tokio::select! {
-            () = self.ended(count) => true,
+            () = ended => true,
             () = sleep(wait.max(self.min_wait())) => false,
         }
     }
@@ -141,6 +151,12 @@ impl Outage {
     }
 }
 
+/// Returns the time within which to end this many waits: 1 ms for each, but from 200 ms to 30 s.
+fn spread_of(waits: usize) -> Duration {
+    let waits = u32::try_from(waits).unwrap_or(u32::MAX);
+    SPREAD_EACH.saturating_mul(waits).clamp(SPREAD, MAX_WAIT)
+}
+
 /// Asks the apiserver whether it is ready to serve.
 ///
 /// # Errors
@@ -151,4 +167,17 @@ pub async fn readyz(client: &Client) -> Result<(), kube::Error> {
         .body(Vec::new())
         .map_err(kube::Error::HttpError)?;
     client.request_text(request).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_are_spread_by_their_number() {
+        let table = [(0, 200), (55, 200), (1_559, 1_559), (4_700, 4_700), (60_000, 30_000)];
+        for (waits, millis) in table {
+            assert_eq!(spread_of(waits), Duration::from_millis(millis), "{waits}");
+        }
+    }
 }

@@ -79,6 +79,8 @@ struct Inner {
     stop: CancellationToken,
     /// The number of times that the version of a watch was seen to decrease.
     version_decreases: watch::Sender<u64>,
+    /// Counts the loops.
+    loops: Arc<()>,
     /// The reader of CustomResourceDefinitions. It holds no reference to this struct.
     crds: OnceLock<Reader>,
 }
@@ -97,6 +99,7 @@ impl Factory {
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
             version_decreases: watch::Sender::new(0),
+            loops: Arc::default(),
             crds: OnceLock::new(),
         });
         let crds = CrdSink {
@@ -245,6 +248,7 @@ impl Inner {
                 versions: Arc::clone(&shared.versions),
                 terms: shared.terms.subscribe(),
                 version_decreases: self.version_decreases.clone(),
+                loops: Arc::clone(&self.loops),
                 outage: self.informer_config.outage.clone(),
             };
             let span = tracing::info_span!("informer", resource = %shared.watch);

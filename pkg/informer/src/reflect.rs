@@ -6,6 +6,7 @@
 mod config;
 mod conversion;
 mod error;
+mod pages;
 mod stored_version;
 
 use std::{
@@ -15,7 +16,6 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use http::{Request, header};
 use http_body_util::BodyExt;
 use kube::client::Body;
@@ -40,8 +40,8 @@ use crate::{
     watch_trust::{End, NextRequest, WatchTrust},
 };
 
-/// The number of attempts for a page before the list starts over.
-const PAGE_ATTEMPTS: u32 = 5;
+/// The largest random share that is added to a `Retry-After`.
+const RETRY_AFTER_JITTER: f64 = 0.25;
 /// How long the watch continues for the other readers after one has panicked. Then the loop lists
 /// again for that one.
 const RELIST_AFTER_PANIC: Duration = Duration::from_secs(30);
@@ -55,6 +55,7 @@ pub(crate) fn reflect(config: ReflectorConfig, readers: Arc<Readers>) -> impl Fu
     let term = *config.terms.borrow();
     let mut reflector = Reflector {
         backoff: Backoff::new(),
+        page_size: config.page_size,
         outages: config.outage.count(),
         unpaged: false,
         has_listed: false,
@@ -96,6 +97,8 @@ struct Reflector {
     readers: Arc<Readers>,
     active: ActiveReaders,
     backoff: Backoff,
+    /// The number of objects in the next page.
+    page_size: u32,
     /// The number of outages before the last request.
     outages: OutageCount,
     trust: WatchTrust,
@@ -145,8 +148,7 @@ impl Reflector {
         if let Some(reason) = self.relist_reason.take() {
             self.config.reporter.count_relist(reason);
         }
-        let unpaged = std::mem::take(&mut self.unpaged);
-        let limit = (!unpaged).then_some(self.config.page_size);
+        let is_paged = !std::mem::take(&mut self.unpaged);
         let was_metadata_only = self.active.is_metadata_only();
         self.active.begin_list();
         if was_metadata_only != self.active.is_metadata_only() {
@@ -156,7 +158,7 @@ impl Reflector {
         let mut next: Option<String> = None;
         let mut content = DefaultHasher::new();
         loop {
-            let bytes = self.page(limit, next.as_deref()).await?;
+            let bytes = self.page(is_paged, next.as_deref()).await?;
             let page = Page::read(&bytes).map_err(Error::Decode)?;
             if next.is_none() {
                 self.active.admit_late_readers();
@@ -229,38 +231,6 @@ impl Reflector {
                 .get_or_insert_with(|| Instant::now() + RELIST_AFTER_PANIC);
         }
         Ok(())
-    }
-
-    /// Requests one page and returns its bytes. Retries every page but the first, because the
-    /// previous pages are already applied.
-    async fn page(&mut self, limit: Option<u32>, next: Option<&str>) -> Result<Bytes, Error> {
-        for _ in 1..PAGE_ATTEMPTS {
-            match self.try_page(limit, next).await {
-                Err(error) if next.is_some() && error.is_transient() => self.back_off(&error, pending()).await,
-                done => return done,
-            }
-        }
-        self.try_page(limit, next).await
-    }
-
-    async fn try_page(&mut self, limit: Option<u32>, next: Option<&str>) -> Result<Bytes, Error> {
-        let mut query = Query::new(&self.config.watch);
-        if let Some(limit) = limit {
-            query.add("limit", &limit.to_string());
-        }
-        if let Some(next) = next {
-            query.add("continue", next);
-        }
-        let response = self.send(query, "List").await.map_err(Error::List);
-        let response = match response {
-            Err(error) if error.kind() == ApiErrorKind::Expired && next.is_some() && limit.is_some() => {
-                self.unpaged = true;
-                return Err(Error::ListExpired);
-            }
-            response => response?,
-        };
-        let body = response.into_body().collect().await;
-        Ok(body.map_err(|source| Error::Read(source.into()))?.to_bytes())
     }
 
     /// Watches from `version`, and reconnects as often as necessary, until a list is needed.
@@ -399,7 +369,8 @@ impl Reflector {
             message: error_chain(error),
         };
         let requested = error.cause().and_then(retry_after).unwrap_or_default();
-        let delay = self.backoff.wait().max(requested);
+        // Many loops may have received the same response.
+        let delay = self.backoff.wait().max(requested.mul_f64(1.0 + RETRY_AFTER_JITTER * fastrand::f64()));
         let (reason, is_absent) = (failure.message.clone(), failure.kind == ApiErrorKind::NotFound);
         let resource = &self.config.watch;
         let is_new = error.is_reported() && self.config.reporter.record_failure(failure);
@@ -412,9 +383,9 @@ impl Reflector {
         }
         let is_absent = is_absent && requested.is_zero();
         let is_unavailable = error.is_unavailable() && requested.is_zero();
-        let outage = &self.config.outage;
+        let (outage, loops) = (&self.config.outage, Arc::strong_count(&self.config.loops));
         tokio::select! {
-            is_over = outage.back_off(delay, self.outages), if is_unavailable => {
+            is_over = outage.back_off(delay, self.outages, loops), if is_unavailable => {
                 if is_over {
                     self.backoff = Backoff::new();
                 }

@@ -32,6 +32,8 @@ pub(crate) struct ReflectorConfig {
     pub(crate) terms: watch::Receiver<u64>,
     /// Counts the versions that decreased.
     pub(crate) version_decreases: watch::Sender<u64>,
+    /// Each loop holds a clone, so it counts the loops.
+    pub(crate) loops: Arc<()>,
     /// Its end ends the waits after failures that it has caused.
     pub(crate) outage: Outage,
 }

@@ -90,6 +90,7 @@ impl Fixture {
             versions,
             terms: tokio::sync::watch::channel(0).1,
             version_decreases: version_decreases.clone(),
+            loops: Arc::default(),
             outage: Outage::default(),
         };
         let recorder = Recorder {

@@ -168,3 +168,25 @@ async fn rate_limit_delay_does_not_count_towards_the_limit() {
     api.get("a").await.unwrap();
     assert_eq!(requests.methods().len(), 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_shorter_limit_does_not_include_the_wait_for_the_rate_limit() {
+    let request = || {
+        let mut request = Request::get("/api/v1/pods/a").body(Body::empty()).unwrap();
+        request.extensions_mut().insert(TimeLimit(Duration::from_secs(5)));
+        request
+    };
+    let client = test_stack().rate(0.1, 1).client(|_| async {
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        Ok(response(200, "{}"))
+    });
+    let started = Instant::now();
+    for _ in 0..2 {
+        client.send(request()).await.unwrap();
+    }
+    assert_eq!(started.elapsed().as_secs(), 14);
+    let client = test_stack().client(|_| never());
+    let (after, error) = failure(client.send(request())).await;
+    assert_eq!(after.as_secs(), 5);
+    assert!(error.to_string().contains("no complete response within 5s"), "{error}");
+}

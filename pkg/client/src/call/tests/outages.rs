@@ -66,7 +66,7 @@ impl Fixture {
             sleep(Duration::from_secs(7)).await;
             self.respond(probes, others);
         };
-        tokio::join!(self.outage.back_off(Duration::from_mins(1), count), responds);
+        tokio::join!(self.outage.back_off(Duration::from_mins(1), count, 1), responds);
         started.elapsed()
     }
 }
@@ -157,7 +157,7 @@ async fn an_outage_that_ends_while_a_request_is_in_flight_ends_its_backoff() {
     fixture.respond(0, 0);
     fixture.back_off(200, 200).await;
     let started = Instant::now();
-    assert!(fixture.outage.back_off(Duration::from_mins(1), count).await);
+    assert!(fixture.outage.back_off(Duration::from_mins(1), count, 1).await);
     assert!(
         started.elapsed() < Duration::from_millis(210),
         "{:?}",
@@ -174,7 +174,7 @@ async fn waits_of_an_outage_last_until_its_end_but_at_most_30_seconds() {
     sleep(Duration::from_secs(2)).await;
     let started = Instant::now();
     let count = fixture.outage.count();
-    assert!(!fixture.outage.back_off(Duration::from_millis(5), count).await);
+    assert!(!fixture.outage.back_off(Duration::from_millis(5), count, 1).await);
     assert_eq!(started.elapsed().as_secs(), 30);
 }
 

@@ -151,14 +151,14 @@ async fn lists_and_watches_obey_retry_after() {
     let then = call.at;
     call.answer(&busy);
     let (wait, call) = fixture.after(then).await;
-    assert_eq!(wait.as_secs(), 7);
+    assert!((7..9).contains(&wait.as_secs()), "{wait:?}");
     call.answer(&list(10, &[]));
     let call = fixture.server.expect_watch(10).await;
     let then = call.at;
     call.answer(&busy);
     // The loop repeats the watch, because a list would add to the apiserver's load.
     let (wait, call) = fixture.after(then).await;
-    assert_eq!(wait.as_secs(), 7);
+    assert!((7..9).contains(&wait.as_secs()), "{wait:?}");
     assert_eq!(call.query["resourceVersion"], "10");
 }
 

@@ -231,3 +231,27 @@ async fn metadata_only_requests_use_the_media_type() {
         media_type("PartialObjectMetadata")
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_times_out_is_requested_again_with_half_the_objects() {
+    let mut fixture = Fixture::new();
+    for (limit, next) in [("500", None), ("250", None)] {
+        let call = fixture.server.expect_list().await;
+        assert_eq!((&*call.query["limit"], call.query.get("continue").map(String::as_str)), (limit, next));
+        call.answer(&status(504, "Timeout"));
+    }
+    let call = fixture.server.expect_list().await;
+    assert_eq!(call.query["limit"], "125");
+    call.answer(&page(10, "p2", &[foo("a", 1)]));
+    let call = fixture.server.expect_list().await;
+    assert_eq!(call.query["limit"], "125");
+    call.answer(&status(504, "Timeout"));
+    let call = fixture.server.expect_list().await;
+    assert_eq!((&*call.query["limit"], &*call.query["continue"]), ("62", "p2"));
+    // Other failures do not depend on the size.
+    call.answer(&status(500, "InternalError"));
+    let call = fixture.server.expect_list().await;
+    assert_eq!(call.query["limit"], "62");
+    call.answer(&list(10, &[foo("b", 2)]));
+    fixture.server.expect_watch(10).await;
+}

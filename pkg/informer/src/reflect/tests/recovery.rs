@@ -67,7 +67,7 @@ async fn a_wake_does_not_end_a_wait_that_the_apiserver_asked_for() {
     settle().await;
     fixture.crd_signal.wake.notify_waiters();
     let (wait, _call) = fixture.after(then).await;
-    assert_eq!(wait.as_secs(), 7);
+    assert!((7..9).contains(&wait.as_secs()), "{wait:?}");
 }
 
 /// Breaks the watch and responds with 404 to the next watch and the next list.
