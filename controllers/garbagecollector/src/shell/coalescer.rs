@@ -12,9 +12,6 @@ use super::{CollectorContext, key_of, requests};
 /// How long an answer is reused. Thousands of dependents may ask for their owner at once, but a
 /// deletion must not rely on an old answer.
 const FRESH: Duration = Duration::from_millis(50);
-/// The time limit of a read. A read that takes longer is retried later, so that one slow API does
-/// not occupy every worker.
-pub(super) const SOON: Duration = Duration::from_secs(5);
 /// The number of answers above which old ones are dropped.
 const MANY: usize = 1_024;
 
@@ -98,24 +95,18 @@ impl CollectorContext {
         }
         let key = key_of(&resource, identity);
         let known = self.graph.lock().observed_version(&identity.uid);
-        let answer = tokio::time::timeout(SOON, requests::get(&self.client, &resource, &key)).await;
-        let fact = match answer {
-            Ok(Ok(Some(seen))) if seen.metadata.uid == identity.uid => ReadResult::Found(Box::new(seen)),
+        let fact = match requests::get(&self.client, &resource, &key).await {
+            Ok(Some(seen)) if seen.metadata.uid == identity.uid => ReadResult::Found(Box::new(seen)),
             // A response that is not an object of that name proves nothing.
-            Ok(Ok(Some(seen))) if seen.metadata.uid.is_empty() || seen.metadata.name != identity.name => {
+            Ok(Some(seen)) if seen.metadata.uid.is_empty() || seen.metadata.name != identity.name => {
                 ReadResult::Unknown
             }
-            Ok(Ok(_)) => ReadResult::Absent,
-            Ok(Err(error)) => {
+            Ok(_) => ReadResult::Absent,
+            Err(error) => {
                 if error.concerns_resource() || error.is_transient() && !self.outage.is_outage() {
                     self.close_gate(&resource, &error.to_string());
                 }
                 tracing::debug!(%identity, reason = error.to_string(), "failed to read object");
-                ReadResult::Unknown
-            }
-            Err(_) => {
-                self.close_gate(&resource, "timed out");
-                tracing::debug!(%identity, "timed out reading object");
                 ReadResult::Unknown
             }
         };

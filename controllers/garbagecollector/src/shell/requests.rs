@@ -1,22 +1,30 @@
 //! The requests that the collector sends, and the classification of their answers.
 
-use std::{fmt::Write, time::Duration};
+mod paths;
+
+use std::time::Duration;
 
 use http::{Method, Request, header};
 use http_body_util::BodyExt;
 use kube::{Client, client::Body, core::Status};
 use portreeve_api::{ObjectKey, Resource};
-use portreeve_client::{ApiErrorKind, Outage, error_chain, is_object_not_found, is_unavailable, refusal, retry_after};
+use portreeve_client::{
+    ApiErrorKind, Outage, TimeLimit, error_chain, is_object_not_found, is_unavailable, refusal, retry_after,
+};
 use portreeve_garbagecollector_graph::{Identity, PartialObject, PropagationPolicy};
 use portreeve_reconcile::FenceMonitor;
 use portreeve_workqueue::Outcome;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
+use self::paths::{escape, path};
 use super::patches;
 
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+/// The time limit of a read. A read that takes longer is retried later, so that one slow API does
+/// not occupy every worker.
+const READ_LIMIT: Duration = Duration::from_secs(5);
 /// The number of objects in one page of a list.
 const PAGE: u32 = 500;
 
@@ -174,29 +182,6 @@ fn has_no_details(status: &Status) -> bool {
     details.is_none_or(|details| details.causes.is_empty() && details.name.is_empty())
 }
 
-/// Returns the path of an object. A reference can contain any name, so names that would change the
-/// path are rejected.
-fn path(resource: &Resource, key: &ObjectKey) -> Result<String, RequestError> {
-    if key.name.is_empty() || matches!(&*key.name, "." | "..") || key.name.contains(['/', '%']) {
-        return Err(RequestError::other(format!("invalid object name {:?}", key.name)));
-    }
-    let mut path = resource.collection_path(key.namespace.as_deref());
-    path.push('/');
-    escape(&key.name, &mut path);
-    Ok(path)
-}
-
-/// Appends `text`, percent-encoded for a path or a query.
-fn escape(text: &str, path: &mut String) {
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b':' | b'@' => path.push(byte.into()),
-            // Writing to a string never fails.
-            _ => drop(write!(path, "%{byte:02X}")),
-        }
-    }
-}
-
 async fn send(
     client: &Client,
     method: Method,
@@ -215,7 +200,17 @@ async fn send(
         Some(body) => Body::from(serde_json::to_vec(body).map_err(kube::Error::SerdeError)?),
         None => Body::empty(),
     };
-    let request = request.body(body).map_err(kube::Error::HttpError)?;
+    complete(client, request.body(body).map_err(kube::Error::HttpError)?).await
+}
+
+/// Reads metadata within [`READ_LIMIT`].
+async fn read(client: &Client, path: String, accept: &str) -> Result<bytes::Bytes, kube::Error> {
+    let request = Request::get(path).header(header::ACCEPT, accept);
+    let request = request.extension(TimeLimit(READ_LIMIT)).body(Body::empty());
+    complete(client, request.map_err(kube::Error::HttpError)?).await
+}
+
+async fn complete(client: &Client, request: Request<Body>) -> Result<bytes::Bytes, kube::Error> {
     let answer = client.send(request).await?;
     if !answer.status().is_success() {
         return Err(refusal(answer).await);
@@ -243,7 +238,7 @@ pub(super) async fn get(
     resource: &Resource,
     key: &ObjectKey,
 ) -> Result<Option<PartialObject>, RequestError> {
-    let answer = send(client, Method::GET, path(resource, key)?, (METADATA, ""), None).await;
+    let answer = read(client, path(resource, key)?, METADATA).await;
     match answer.map_err(|error| RequestError::of(&error, resource, key)) {
         Ok(bytes) => decode(&bytes).map(Some),
         Err(RequestError::NotFound) => Ok(None),
@@ -273,7 +268,7 @@ pub(super) async fn list(
 /// Returns the current resourceVersion of a resource.
 pub(super) async fn current_version(client: &Client, resource: &Resource) -> Result<String, RequestError> {
     let path = format!("{}?limit=1", resource.collection_path(None));
-    let answer = send(client, Method::GET, path, (METADATA_LIST, ""), None).await;
+    let answer = read(client, path, METADATA_LIST).await;
     let bytes = answer.map_err(|error| RequestError::of(&error, resource, &ObjectKey::cluster("")))?;
     let page: Page = decode(&bytes)?;
     Ok(page.metadata.resource_version)

@@ -12,12 +12,9 @@ use parking_lot::Mutex;
 use portreeve_api::Resource;
 use portreeve_garbagecollector_graph::{Graph, Monitor};
 use portreeve_reconcile::{GroupLease, Shutdown};
-use tokio::{
-    sync::{Notify, watch},
-    time::timeout,
-};
+use tokio::sync::{Notify, watch};
 
-use super::{CollectorContext, coalescer::SOON, requests};
+use super::{CollectorContext, requests};
 
 /// How long to wait after failed requests.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -115,19 +112,17 @@ impl CollectorContext {
     /// request must be repeated.
     async fn check_version(&self, monitor: Monitor, resource: &Resource) -> bool {
         let known = self.graph.lock().latest_version(monitor);
-        let answer = timeout(SOON, requests::current_version(&self.client, resource)).await;
-        match answer {
-            Ok(Ok(version)) if Graph::has_decreased(known, &version) => {
+        match requests::current_version(&self.client, resource).await {
+            Ok(version) if Graph::has_decreased(known, &version) => {
                 self.versions_decreased(Some(monitor), &resource.to_string());
                 true
             }
-            Ok(Ok(_)) => {
+            Ok(_) => {
                 self.graph.lock().confirm_versions(monitor);
                 true
             }
             // The watch fails for the same reason, and will resume later.
-            Ok(Err(error)) => error.concerns_resource(),
-            Err(_) => false,
+            Err(error) => error.concerns_resource(),
         }
     }
 

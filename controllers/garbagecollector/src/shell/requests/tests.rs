@@ -22,16 +22,3 @@ fn a_422_is_a_conflict_only_for_a_patch_that_names_no_object() {
     let denied = error("admission webhook \"w\" denied the request: frozen", "");
     assert!(!is_conflict(RequestError::of_patch, &denied));
 }
-
-#[test]
-fn names_that_would_change_the_path_are_rejected() {
-    let path = |name: &str| path(&PODS, &ObjectKey::namespaced("n", name)).ok();
-    assert_eq!(path("a-b.c").as_deref(), Some("/api/v1/namespaces/n/pods/a-b.c"));
-    assert_eq!(
-        path("system:x?y#z").as_deref(),
-        Some("/api/v1/namespaces/n/pods/system:x%3Fy%23z")
-    );
-    for name in ["", ".", "..", "../secrets/s", "a/b", "a%2fb"] {
-        assert_eq!(path(name), None, "{name}");
-    }
-}
