@@ -38,6 +38,11 @@ fn code(request: &Value) -> u16 {
     }
 }
 
+/// Returns the rule of a webhook.
+fn rule(group: &str, resource: &str, operations: &[&str]) -> Value {
+    json!({"apiGroups": [group], "apiVersions": ["v1"], "resources": [resource], "operations": operations})
+}
+
 /// Denies the creation of Jobs and Deployments, and the deletion of Jobs and ConfigMaps, in one
 /// namespace.
 struct Denials {
@@ -61,9 +66,6 @@ impl Denials {
         })
         .await?;
         let ca = data_encoding::BASE64.encode(plane.authority().pem().as_bytes());
-        let rule = |group: &str, resource: &str, operations: &[&str]| {
-            json!({"apiGroups": [group], "apiVersions": ["v1"], "resources": [resource], "operations": operations})
-        };
         let configuration: ValidatingWebhookConfiguration = serde_json::from_value(json!({
             "metadata": {"name": fixture.name()},
             "webhooks": [{
@@ -147,25 +149,31 @@ async fn denials_that_look_like_conflicts_are_reported_by_every_controller() -> 
     wait_for_event(&fixture, "expired", "FailedDelete").await?;
 
     fixture.create_foo("web", "web", 1).await?;
-    let foo = fixture.wait_for_condition("web", "Ready", ConditionStatus::False).await?;
+    let foo = fixture
+        .wait_for_condition("web", "Ready", ConditionStatus::False)
+        .await?;
     let status = json!(foo.status);
-    ensure!(
-        status["conditions"].to_string().contains("FailedCreate"),
-        "{status}"
-    );
+    ensure!(status["conditions"].to_string().contains("FailedCreate"), "{status}");
     wait_for_event(&fixture, "web", "FailedCreate").await?;
 
-    let tab = Kind::CronTab.create(&fixture.namespace, "tab", "@yearly", &json!({})).await?;
+    let tab = Kind::CronTab
+        .create(&fixture.namespace, "tab", "@yearly", &json!({}))
+        .await?;
     let run_now = Patch::Merge(json!({"metadata": {"annotations": {RUN_NOW: "now"}}}));
     let tabs = Kind::CronTab.objects(&fixture.namespace);
     // The first status records the annotation as done, so the annotation comes after it.
     eventually(LIMIT, "the first status", || async {
         let found = tabs.get(&tab.name_any()).await?;
-        found.data["status"]["conditions"].is_array().then_some(()).context("none")
+        found.data["status"]["conditions"]
+            .is_array()
+            .then_some(())
+            .context("none")
     })
     .await?;
     tabs.patch("tab", &PatchParams::default(), &run_now).await?;
-    let job = Kind::CronJob.create(&fixture.namespace, "job", "* * * * *", &json!({})).await?;
+    let job = Kind::CronJob
+        .create(&fixture.namespace, "job", "* * * * *", &json!({}))
+        .await?;
     let created = job.metadata.creation_timestamp.context("no creation timestamp")?.0;
     clock.set(next_minute(created, 1));
     for name in ["tab", "job"] {
@@ -173,7 +181,10 @@ async fn denials_that_look_like_conflicts_are_reported_by_every_controller() -> 
     }
     eventually(LIMIT, "the CronTab not to be ready", || async {
         let found = tabs.get("tab").await?;
-        let conditions = found.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let conditions = found.data["status"]["conditions"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
         let ready = conditions.iter().find(|condition| condition["type"] == "Ready");
         let is_false = ready.is_some_and(|ready| ready["status"] == "False" && ready["reason"] == "FailedCreate");
         ensure!(is_false, "{conditions:?}");

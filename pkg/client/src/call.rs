@@ -50,8 +50,8 @@ pub(crate) struct ApiService<S> {
     pub(crate) user_agent: HeaderValue,
 }
 
-/// An extension of a request that shortens its time limit. Unlike a timeout around the call, it does
-/// not include the wait for our own rate limit.
+/// An extension of a request that shortens its time limit. Unlike a timeout around the call, it
+/// does not include the wait for our own rate limit.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeLimit(pub Duration);
 

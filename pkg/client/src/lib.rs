@@ -35,7 +35,9 @@ mod outage;
 mod rate;
 mod refusal;
 
-pub use api_error_kind::{ApiErrorKind, FENCED_BY_SERVER, is_object_not_found, is_timeout, is_unavailable, retry_after};
+pub use api_error_kind::{
+    ApiErrorKind, FENCED_BY_SERVER, is_object_not_found, is_timeout, is_unavailable, retry_after,
+};
 pub use call::TimeLimit;
 pub use config::{Args, Connection, Error, Settings, parse_qps};
 pub use duration::parse_duration;

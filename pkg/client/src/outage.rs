@@ -96,8 +96,8 @@ impl Outage {
     /// unavailable, and that was sent after `count` was taken. Returns whether the end of an outage
     /// ended the wait.
     ///
-    /// The end of an outage ends all of the `waits` that it has caused within a time that grows with
-    /// their number, because each may open a connection to an apiserver that has just started.
+    /// The end of an outage ends all of the `waits` that it has caused within a time that grows
+    /// with their number, because each may open a connection to an apiserver that has just started.
     pub async fn back_off(&self, wait: Duration, count: OutageCount, waits: usize) -> bool {
         let ended = async {
             self.next_end(count).await;

@@ -143,8 +143,8 @@ impl Schedule {
         count
     }
 
-    /// Describes the schedule in a sentence, which names this zone, if any. A zone in the expression
-    /// overrides it.
+    /// Describes the schedule in a sentence, which names this zone, if any. A zone in the
+    /// expression overrides it.
     pub fn explain(&self, zone: Option<&TimeZone>) -> String {
         explain::sentence(self, zone)
     }

@@ -37,7 +37,8 @@ impl JsonError {
 /// # Errors
 ///
 /// Returns the message of an error with which the decoding of the whole object can fail
-/// ([`serde::de::Error::custom`]). Reports then name the field below the path `field`, and no value.
+/// ([`serde::de::Error::custom`]). Reports then name the field below the path `field`, and no
+/// value.
 pub fn decode_part<T: DeserializeOwned>(field: &str, json: &str) -> Result<T, String> {
     serde_json::from_str(json).map_err(|error| format!("{PART}{field}{}", locate::<T>(json, &error, ".")))
 }
@@ -57,7 +58,8 @@ pub(crate) fn explain<T: WatchedObject>(raw: &RawValue, error: &serde_json::Erro
     located.strip_prefix(": ").unwrap_or(&located).to_owned()
 }
 
-/// Returns the path of the field, after `separator` if it is not empty, and what was expected there.
+/// Returns the path of the field, after `separator` if it is not empty, and what was expected
+/// there.
 fn locate<T: DeserializeOwned>(json: &str, error: &serde_json::Error, separator: &str) -> String {
     let mut deserializer = serde_json::Deserializer::from_str(json);
     let located = serde_path_to_error::deserialize::<_, T>(&mut deserializer).err();
@@ -218,9 +220,15 @@ mod tests {
             (r#""inner":{}"#, "inner: missing field `known`"),
             (r#""inner":{"known":1,"known":2}"#, "inner: duplicate field `known`"),
             (r#""custom":"hunter2""#, "custom: unexpected value"),
-            (r#""part":{"a":{"known":1}},"text":1"#, "text: invalid type, expected a string"),
+            (
+                r#""part":{"a":{"known":1}},"text":1"#,
+                "text: invalid type, expected a string",
+            ),
             (r#""part":"hunter2""#, "part: invalid type, expected a map"),
-            (r#""part":{"a":{"known":"hunter2"}}"#, "part.a.known: invalid type, expected u8"),
+            (
+                r#""part":{"a":{"known":"hunter2"}}"#,
+                "part.a.known: invalid type, expected u8",
+            ),
             (r#""part":{"a":{}}"#, "part.a: missing field `known`"),
         ];
         for (fields, expected) in table {

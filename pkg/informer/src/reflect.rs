@@ -370,7 +370,10 @@ impl Reflector {
         };
         let requested = error.cause().and_then(retry_after).unwrap_or_default();
         // Many loops may have received the same response.
-        let delay = self.backoff.wait().max(requested.mul_f64(1.0 + RETRY_AFTER_JITTER * fastrand::f64()));
+        let delay = self
+            .backoff
+            .wait()
+            .max(requested.mul_f64(1.0 + RETRY_AFTER_JITTER * fastrand::f64()));
         let (reason, is_absent) = (failure.message.clone(), failure.kind == ApiErrorKind::NotFound);
         let resource = &self.config.watch;
         let is_new = error.is_reported() && self.config.reporter.record_failure(failure);

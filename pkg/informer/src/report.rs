@@ -102,8 +102,8 @@ impl StatusReporter {
         self.status.lock().conversion = None;
     }
 
-    /// Records the resourceVersion of a list or a line. One that is not a number is ignored. Returns
-    /// whether it is lower than the last one.
+    /// Records the resourceVersion of a list or a line. One that is not a number is ignored.
+    /// Returns whether it is lower than the last one.
     pub(crate) fn record_version(&self, version: &str) -> bool {
         let Ok(version) = version.parse() else {
             return false;

@@ -1,7 +1,7 @@
 //! `--install-crds`: server-side apply of a controller's CRDs, and the wait until they are served.
 //!
-//! A controller starts once its CRDs are installed. A CRD that cannot be installed, such as one that
-//! is being deleted, delays only the controllers that need it.
+//! A controller starts once its CRDs are installed. A CRD that cannot be installed, such as one
+//! that is being deleted, delays only the controllers that need it.
 //!
 //! All writes go through the applier, so the fence, the preconditions and the dry run apply here as
 //! well.
@@ -98,7 +98,11 @@ impl Installation<'_> {
                 () = tokio::time::sleep(pause.max(after)) => {}
                 () = stop.requested() => return false,
             }
-            pause = (pause * 2).min(if self.waiting.is_blocked() { LONGEST_PAUSE } else { longest });
+            pause = (pause * 2).min(if self.waiting.is_blocked() {
+                LONGEST_PAUSE
+            } else {
+                longest
+            });
         }
         self.waiting.set(self.name, None);
         true
@@ -108,7 +112,13 @@ impl Installation<'_> {
     async fn step(&mut self, wanted: &Definition) -> Progress {
         let present = match read(&self.applier.client, self.name).await {
             Ok(present) => present,
-            Err(error) => return self.failed(&error, Duration::ZERO, ApiErrorKind::of(&error) != ApiErrorKind::Transient),
+            Err(error) => {
+                return self.failed(
+                    &error,
+                    Duration::ZERO,
+                    ApiErrorKind::of(&error) != ApiErrorKind::Transient,
+                );
+            }
         };
         let step = decide(wanted, present.as_ref(), self.written);
         match step {

@@ -136,8 +136,8 @@ fn lifecycle(state: &ManagerState) -> Vec<Check> {
     vec![startup, shutdown]
 }
 
-/// One check for each CRD that `--install-crds` cannot install. A state of the cluster does not fail
-/// it, because a rollout would not change that state.
+/// One check for each CRD that `--install-crds` cannot install. A state of the cluster does not
+/// fail it, because a rollout would not change that state.
 fn definitions(installing: &InstallProgress) -> Vec<Check> {
     let blocked = installing.blocked().into_iter();
     blocked

@@ -70,8 +70,8 @@ impl Families {
             relists: counter(
                 "portreeve_informer_relists_total",
                 "Number of lists after the first, by reason: term (this replica became the leader), expired (HTTP \
-                 410), silence (watches brought nothing), watch_failed, reader (another reader needs a list, or the cache may be outdated), \
-                 list_failed (the last list failed), version (objects are stored in another version).",
+                 410), silence (watches brought nothing), watch_failed, reader (another reader needs a list, \
+                 or the cache may be outdated), list_failed (the last list failed), version (objects are stored in another version).",
             )?,
             restarts: counter(
                 "portreeve_informer_watch_restarts_total",

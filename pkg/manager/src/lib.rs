@@ -2,9 +2,9 @@
 //!
 //! On start, the manager waits for the apiserver and builds every controller, so that caches sync.
 //! Each [`ControllerGroup`] runs once it leads; with `--install-crds`, each of its controllers
-//! starts once its CRDs are installed. On stop, workers take no new items, running reconciles finish, events are flushed, Leases are released,
-//! and watches end. The listener for health and metrics belongs to the caller, who opens it first
-//! and closes it last.
+//! starts once its CRDs are installed. On stop, workers take no new items, running reconciles
+//! finish, events are flushed, Leases are released, and watches end. The listener for health and
+//! metrics belongs to the caller, who opens it first and closes it last.
 //!
 //! Architecture Invariant: every task that the manager starts is joined here. A Lease is released
 //! only after everything that it protects has stopped.

@@ -348,7 +348,10 @@ mod tests {
     }
 
     fn methods(requests: &[String]) -> String {
-        let methods: Vec<_> = requests.iter().filter_map(|request| request.split(' ').next()).collect();
+        let methods: Vec<_> = requests
+            .iter()
+            .filter_map(|request| request.split(' ').next())
+            .collect();
         methods.join(" ")
     }
 

@@ -95,10 +95,11 @@ impl GroupInformers {
 
 /// Waits for the next change of a counter. Waits for ever without one, or once it has ended.
 async fn changed(counter: &mut Option<watch::Receiver<u64>>) {
-    if let Some(counter) = counter
-        && counter.changed().await.is_ok()
-    {
-        return;
+    let has_changed = match counter {
+        Some(counter) => counter.changed().await.is_ok(),
+        None => false,
+    };
+    if !has_changed {
+        std::future::pending::<()>().await;
     }
-    std::future::pending().await
 }

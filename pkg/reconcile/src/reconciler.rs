@@ -53,8 +53,8 @@ pub enum RequestState<'a> {
     Found(&'a RawValue),
     /// The object of a read does not exist.
     Absent,
-    /// The object is not as the decision assumed: the object to create exists already, or the object
-    /// to delete was not deleted.
+    /// The object is not as the decision assumed: the object to create exists already, or the
+    /// object to delete was not deleted.
     Changed,
     /// The apiserver has deleted the object, or it was gone already. A finalizer may hold it.
     Deleted,

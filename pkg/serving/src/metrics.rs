@@ -217,7 +217,10 @@ mod tests {
         assert_eq!(metrics.render_slis().unwrap(), "");
         metrics.observe("livez", &[Check::ok("ping")], [Check::ok("ping")].iter());
         let text = metrics.render_slis().unwrap();
-        assert!(text.contains(r#"kubernetes_healthcheck{name="ping",type="livez"} 1"#), "{text}");
+        assert!(
+            text.contains(r#"kubernetes_healthcheck{name="ping",type="livez"} 1"#),
+            "{text}"
+        );
     }
 
     #[test]

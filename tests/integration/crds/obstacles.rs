@@ -79,7 +79,10 @@ impl Cluster {
             let note = text.lines().find(|line| line.starts_with(&start));
             status == StatusCode::OK && note.is_some_and(|note| words.iter().all(|word| note.contains(word)))
         };
-        daemon.admin.wait_until_readyz("a note on the definition", noted).await?;
+        daemon
+            .admin
+            .wait_until_readyz("a note on the definition", noted)
+            .await?;
         let words: Vec<_> = ["delaying the start of the controller", crd]
             .iter()
             .chain(words)
@@ -123,7 +126,9 @@ async fn a_terminating_crd_delays_only_its_controller_and_is_installed_once_it_i
     let flags = ["--install-crds", "--controllers=foo,garbagecollector"];
     let daemon = Daemon::start(&cluster.plane, "terminating", &flags).await?;
     let words = ["is being deleted", "foo-controller"];
-    cluster.wait_until_reported(&daemon, FOOS, "terminating", &words).await?;
+    cluster
+        .wait_until_reported(&daemon, FOOS, "terminating", &words)
+        .await?;
     eventually(LIMIT, "the dependent to be gone", || async {
         ensure!(maps.get_opt("map").await?.is_none(), "it still exists");
         anyhow::Ok(())
@@ -132,6 +137,12 @@ async fn a_terminating_crd_delays_only_its_controller_and_is_installed_once_it_i
     let (status, text) = daemon.admin.get("/livez").await?;
     ensure!(status == StatusCode::OK, "{text}");
 
+    eventually(LIMIT, "the Foo to be gone", || async {
+        let left = cluster.crds.get(FOOS).await?.finalizers().to_vec();
+        ensure!(left == ["example.com/hold"], "{left:?}");
+        anyhow::Ok(())
+    })
+    .await?;
     cluster.patch(FOOS, json!({"finalizers": null})).await?;
     eventually(LIMIT, "new Foos to be served", || fixture.create_foo("new", "new", 1)).await?;
     let ready = portreeve_api::conditions::ConditionStatus::True;
@@ -160,7 +171,9 @@ async fn a_crd_of_another_program_is_left_alone_until_it_has_our_label() -> Resu
     let daemon = Daemon::start(&cluster.plane, "foreign", &flags).await?;
     let label = format!("kubectl label crd {CRONTABS} app.kubernetes.io/part-of=portreeve");
     let words = ["another program", &*label, "crontab-controller"];
-    cluster.wait_until_reported(&daemon, CRONTABS, "not_ours", &words).await?;
+    cluster
+        .wait_until_reported(&daemon, CRONTABS, "not_ours", &words)
+        .await?;
     fixture.ready_foo("web", 1).await?;
     let object = format!("{}/my-new-cron-object: spec: missing field `schedule`", fixture.name());
     daemon
@@ -177,7 +190,9 @@ async fn a_crd_of_another_program_is_left_alone_until_it_has_our_label() -> Resu
     cluster
         .patch(CRONTABS, json!({"labels": {"app.kubernetes.io/part-of": "portreeve"}}))
         .await?;
-    daemon.wait_for_line(&["starting controller", "crontab-controller"]).await?;
+    daemon
+        .wait_for_line(&["starting controller", "crontab-controller"])
+        .await?;
     let updated = cluster.crds.get(CRONTABS).await?;
     let schema = |crd: &CustomResourceDefinition| json!(crd.spec.versions[0].schema);
     ensure!(schema(&updated) == schema(&CronTab::crd()), "{updated:#?}");

@@ -164,8 +164,8 @@ async fn gauge(collector: &Collector, resource: &str) -> Result<Option<String>> 
     Ok(line.map(str::to_owned))
 }
 
-/// The watch never reports the deletions. A kind that is not served proves nothing about its objects,
-/// so the dependents are kept until the apiserver answers for the owner itself.
+/// The watch never reports the deletions. A kind that is not served proves nothing about its
+/// objects, so the dependents are kept until the apiserver answers for the owner itself.
 #[tokio::test]
 async fn dependents_of_a_deleted_crd_are_kept_until_a_read_of_the_owner_proves_it_absent() -> Result<()> {
     let plane = ControlPlane::start().await?;
@@ -203,8 +203,8 @@ async fn crd_with_owner(dynamic_client: &DynamicClient, is_namespaced: bool) -> 
     }
 }
 
-/// Waits until the metric counts the owner as unknown. Checks that the dependent stays, and that its
-/// explanation says why.
+/// Waits until the metric counts the owner as unknown. Checks that the dependent stays, and that
+/// its explanation says why.
 async fn verify_kept(
     collector: &Collector,
     dynamic_client: &DynamicClient,

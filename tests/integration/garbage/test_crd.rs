@@ -57,8 +57,8 @@ impl TestCrd {
         self.create_with(json!([version(VERSION, true)])).await
     }
 
-    /// Creates the CRD again under the same name, with the versions that [`TestCrd::break_conversion`]
-    /// gives it, and waits until its objects are served.
+    /// Creates the CRD again under the same name, with the versions that
+    /// [`TestCrd::break_conversion`] gives it, and waits until its objects are served.
     pub(super) async fn create_again_with_both_versions(&self) -> Result<()> {
         self.create_with(json!([version("v1", true), version(VERSION, false)]))
             .await?;
@@ -96,8 +96,8 @@ impl TestCrd {
         self.wait_until_served(false).await
     }
 
-    /// Deletes the CRD by a deletion of the collection, which skips its finalizer, and waits until its
-    /// objects are no longer served. They stay in etcd.
+    /// Deletes the CRD by a deletion of the collection, which skips its finalizer, and waits until
+    /// its objects are no longer served. They stay in etcd.
     pub(super) async fn delete_as_collection(&self) -> Result<()> {
         let selected = ListParams::default().labels(&format!("kind={}", self.kind));
         self.api.delete_collection(&DeleteParams::default(), &selected).await?;

@@ -61,8 +61,8 @@ pub(super) async fn wait_until_released(dynamic_client: &DynamicClient, dependen
 }
 
 /// The leader knows one dependent, and no replica knows the others. The leader is killed after the
-/// owner is gone, so another replica finds the dependents. The CRD of one of them is deleted without
-/// its objects, and created again.
+/// owner is gone, so another replica finds the dependents. The CRD of one of them is deleted
+/// without its objects, and created again.
 #[tokio::test]
 async fn an_orphan_deletion_ends_without_resources_that_cannot_be_listed() -> Result<()> {
     let plane = ControlPlane::start().await?;

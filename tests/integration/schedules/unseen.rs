@@ -1,5 +1,5 @@
-//! The watch of Jobs is held up: the controller knows its own Jobs from the answers of the apiserver
-//! alone.
+//! The watch of Jobs is held up: the controller knows its own Jobs from the answers of the
+//! apiserver alone.
 
 use anyhow::{Result, ensure};
 use jiff::{SignedDuration, Timestamp};

@@ -123,8 +123,8 @@ struct Watched {
     /// Whether its watch is open, or its list has just been completed. Otherwise etcd may have been
     /// restored from a backup meanwhile, so a proof that rests on it is not used.
     is_connected: bool,
-    /// Whether the versions of its store were compared since its watch resumed. Until then, etcd may
-    /// have been restored, so no proof about a kind without a watch is used.
+    /// Whether the versions of its store were compared since its watch resumed. Until then, etcd
+    /// may have been restored, so no proof about a kind without a watch is used.
     is_checked: bool,
     /// Whether resourceVersions have decreased, and the list that follows is not complete. Until
     /// then, the versions of its nodes may be those of the former store.

@@ -86,8 +86,8 @@ impl CollectorContext {
     /// Reads an object from the apiserver now.
     pub(super) async fn read_live(&self, identity: &Identity) -> ReadResult {
         let Some(resource) = self.resource(identity) else {
-            // That a kind is not served proves nothing about its objects: they may be in etcd, and be
-            // served again.
+            // That a kind is not served proves nothing about its objects: they may be in etcd, and
+            // be served again.
             return ReadResult::Unknown;
         };
         if resource.scope == Scope::Namespaced && identity.namespace.is_none() {

@@ -61,8 +61,8 @@ impl FailureTracker {
         }
     }
 
-    /// Records that it is unknown whether an owner exists. Returns whether it is the only such owner
-    /// of its kind.
+    /// Records that it is unknown whether an owner exists. Returns whether it is the only such
+    /// owner of its kind.
     pub(super) fn owner_unknown(&mut self, owner: &Identity) -> bool {
         let of_kind = self.unknown_owners.entry(kind_of(owner)).or_default();
         let is_first = of_kind.is_empty();
@@ -80,8 +80,8 @@ impl FailureTracker {
     }
 
     /// Returns the number of UIDs of owners of each kind of which it is unknown whether they exist.
-    /// Forgets the owners for which `is_unknown` returns `false`, because nothing refers to them any
-    /// longer.
+    /// Forgets the owners for which `is_unknown` returns `false`, because nothing refers to them
+    /// any longer.
     pub(super) fn unknown_owners(&mut self, is_unknown: impl Fn(&Identity) -> bool) -> Vec<(Kind, usize)> {
         self.unknown_owners.retain(|_, of_kind| {
             of_kind.retain(&is_unknown);

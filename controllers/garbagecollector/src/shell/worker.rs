@@ -72,7 +72,7 @@ impl CollectorContext {
         let uid = work.key().uid;
         let mut attempt = Attempt::new(uid);
         let mut conflicts = 0;
-        let mut version = Box::default();
+        let mut version: Box<str> = Box::default();
         for _ in 0..STEPS {
             work.report_progress();
             let step = self.graph.lock().step(&attempt);

@@ -6,7 +6,7 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
     core::ObjectMeta,
 };
-use portreeve_api::{CRONTABS, ConcurrencyPolicy, CronTab, CronTabSpec, CronTabStatus, DstPolicyName, JobReference};
+use portreeve_api::{CRONTABS, ConcurrencyPolicy, CronTab, CronTabSpec, CronTabStatus, JobReference};
 use serde_json::json;
 
 use crate::{fixture, spec};
@@ -22,7 +22,6 @@ async fn example_is_accepted_and_defaulted() -> Result<()> {
         "concurrencyPolicy": "Allow",
         "successfulJobsHistoryLimit": 3,
         "failedJobsHistoryLimit": 1,
-        "dstPolicy": "Once",
     });
     ensure!(created["spec"] == expected, "{created:#}");
     ensure!(created.get("status").is_none(), "{created:#}");
@@ -31,7 +30,7 @@ async fn example_is_accepted_and_defaulted() -> Result<()> {
     let read = read.spec.context("the spec is missing")?;
     ensure!(read.schedule == "@daily");
     ensure!(read.job_template.restart_policy.as_deref() == Some("Never"));
-    ensure!(read.concurrency_policy == ConcurrencyPolicy::Allow && read.dst_policy == DstPolicyName::Once);
+    ensure!(read.concurrency_policy == ConcurrencyPolicy::Allow && read.dst_policy.is_none());
     Ok(())
 }
 

@@ -137,9 +137,9 @@ impl ServedResources {
     /// Returns `None` if no version is known to serve the kind, if the version cannot be
     /// discovered, or if `api_version` is malformed. The core group has only ever had one version.
     ///
-    /// Only the exact kind counts. kube-controller-manager's REST mapper also accepts a kind in lower
-    /// case, and that of a list (`PodList`), and so takes the absence of an object of the kind
-    /// `Access` for that of an `AccessList`.
+    /// Only the exact kind counts. kube-controller-manager's REST mapper also accepts a kind in
+    /// lower case, and that of a list (`PodList`), and so takes the absence of an object of the
+    /// kind `Access` for that of an `AccessList`.
     pub fn lookup(&self, api_version: &str, kind: &str) -> Option<&Resource> {
         let version = self.version(api_version);
         if let Some(found) = version.and_then(|version| version.find(kind)) {

@@ -46,8 +46,8 @@ impl ReflectorConfig {
         }
     }
 
-    /// Records the version of a list or a line. One that decreases shows that etcd was restored from
-    /// a backup, which the other watches may not notice for long.
+    /// Records the version of a list or a line. One that decreases shows that etcd was restored
+    /// from a backup, which the other watches may not notice for long.
     pub(super) fn record_version(&self, version: &str) {
         if self.reporter.record_version(version) {
             tracing::warn!(resource = %self.watch, version, "found a resourceVersion that decreased");

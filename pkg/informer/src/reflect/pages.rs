@@ -29,7 +29,7 @@ impl Reflector {
     /// on.
     async fn try_page(&mut self, is_paged: bool, next: Option<&str>) -> Result<Bytes, Error> {
         let page = self.send_page(is_paged.then_some(self.page_size), next).await;
-        if page.as_ref().is_err_and(|error| is_timeout(error)) {
+        if is_paged && page.as_ref().is_err_and(|error| is_timeout(error)) {
             self.page_size = (self.page_size / 2).max(1);
         }
         page

@@ -39,7 +39,9 @@ impl Definition {
     }
 
     pub(super) fn without_label(mut self) -> Self {
-        self.metadata.labels.as_mut().map(|labels| labels.remove(PART_OF));
+        let mut labels = self.metadata.labels.take().unwrap_or_default();
+        labels.remove(PART_OF);
+        self.metadata.labels = Some(labels).filter(|labels| !labels.is_empty());
         self
     }
 

@@ -32,8 +32,8 @@ impl Obstacle {
         }
     }
 
-    /// Returns whether readiness fails. A state of the cluster must not block a rollout, which would
-    /// not change it.
+    /// Returns whether readiness fails. A state of the cluster must not block a rollout, which
+    /// would not change it.
     pub(crate) fn fails_readiness(&self) -> bool {
         matches!(self, Self::Failed(_))
     }

@@ -55,9 +55,7 @@ impl Manifest<'_> {
 
     /// Returns the request that creates the event.
     pub(super) fn creation(&self, name: &str) -> Result<Request<Vec<u8>>, http::Error> {
-        let Target {
-            resource, key, uid, ..
-        } = self.target;
+        let Target { resource, key, uid, .. } = self.target;
         let note = self.note;
         let event = Event {
             metadata: ObjectMeta {
@@ -159,7 +157,10 @@ mod tests {
             ("", "event"),
         ];
         for (object, expected) in table {
-            let (name, time) = name_of(object).rsplit_once('.').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+            let (name, time) = name_of(object)
+                .rsplit_once('.')
+                .map(|(a, b)| (a.to_owned(), b.to_owned()))
+                .unwrap();
             assert_eq!(name, expected, "{object}");
             assert_eq!(time.len(), TIME.len(), "{time}");
         }

@@ -2,8 +2,8 @@
 //!
 //! A conflict means that the cache was stale, and it usually ends with the next watch event. If the
 //! cache does not change, the next plan sends the same write again. After a while this counts as a
-//! rejection, because something else may answer like that: an aggregated API or a proxy, and a watch
-//! that is stuck.
+//! rejection, because something else may answer like that: an aggregated API or a proxy, and a
+//! watch that is stuck.
 //!
 //! It reads no clock: the time is an argument.
 
@@ -28,7 +28,8 @@ const LIMIT: Duration = Duration::from_secs(5);
 pub(super) struct Conflicts {
     /// Bounded by the currently failing keys.
     conflicts: Mutex<HashMap<ObjectKey, Conflict>>,
-    /// Notified once for each write that conflicts for this long, because its cache may be outdated.
+    /// Notified once for each write that conflicts for this long, because its cache may be
+    /// outdated.
     stale: StaleSignal,
 }
 
@@ -96,7 +97,8 @@ fn identity(effect: &Effect) -> Option<u64> {
         Effect::Delete { target, .. } => {
             ("delete", &target.resource, &target.key, &target.uid, &target.version).hash(&mut hasher);
         }
-        Effect::RequireAbsent { .. }
+        Effect::Read { .. }
+        | Effect::RequireAbsent { .. }
         | Effect::RequirePresent { .. }
         | Effect::Event(..)
         | Effect::Count { .. }
@@ -161,7 +163,12 @@ mod tests {
 
     #[test]
     fn another_version_and_another_result_start_over() {
-        let results = [(0, conflict("1")), (4, conflict("2")), (8, conflict("2")), (9, conflict("2"))];
+        let results = [
+            (0, conflict("1")),
+            (4, conflict("2")),
+            (8, conflict("2")),
+            (9, conflict("2")),
+        ];
         assert_eq!(
             judged(results),
             [(false, false), (false, false), (false, false), (true, true)]

@@ -145,11 +145,7 @@ impl<K: Sample> CheckedSimulation<K> {
                 self.carry_out_plan(effects);
             }
             Event::Restart => simulation.restart(),
-            Event::FailOver => {
-                simulation.fail_over();
-                // A standby lists both resources again before it acts.
-                simulation.sync();
-            }
+            Event::FailOver => simulation.take_over(),
             Event::LoseAnswer => simulation.loses_answer = true,
             Event::SwitchVersion { is_earlier } => simulation.restart_as(is_earlier),
             Event::Finish(index, succeeds) => {

@@ -31,9 +31,9 @@ impl Graph {
         }
     }
 
-    /// Does the same as [`Graph::invalidate_monitor`], and queues attempts for all lost nodes of the
-    /// same kind that others refer to, because the kind is no longer served: no list will show which
-    /// of them exist, so they must be reported as unknown. Returns their number.
+    /// Does the same as [`Graph::invalidate_monitor`], and queues attempts for all lost nodes of
+    /// the same kind that others refer to, because the kind is no longer served: no list will show
+    /// which of them exist, so they must be reported as unknown. Returns their number.
     pub fn doubt_owners(&mut self, monitor: Monitor, follow_ups: &mut FollowUps) -> usize {
         let Some(kind) = self.watched(monitor).map(|watched| watched.kind) else {
             return 0;

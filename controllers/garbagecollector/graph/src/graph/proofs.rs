@@ -3,8 +3,8 @@
 //! A proof holds until etcd is restored from a backup. A restore interrupts every watch, so a proof
 //! is used without another read only while the watch of the owner's resource is open, and it is
 //! dropped when that watch resumes. A proof about a kind without a watch is not used while a watch
-//! has resumed and its versions have not been checked. If resourceVersions are seen to decrease, all
-//! proofs that rest on the same store are dropped.
+//! has resumed and its versions have not been checked. If resourceVersions are seen to decrease,
+//! all proofs that rest on the same store are dropped.
 
 use std::collections::HashSet;
 
@@ -90,8 +90,8 @@ impl Graph {
     }
 
     /// Drops the proofs about objects of all kinds but these, in every version. If `only` is given,
-    /// drops only those of that kind. If `resumed` is given, keeps the deletions that the watches of
-    /// other kinds have reported.
+    /// drops only those of that kind. If `resumed` is given, keeps the deletions that the watches
+    /// of other kinds have reported.
     fn drop_proofs_except(&mut self, kept: &HashSet<u32>, only: Option<u32>, resumed: Option<u32>) {
         let kinds = &self.kinds;
         let texts = |number: u32| kinds.get(number).map(|kind| (group_of(&kind.api_version), &*kind.kind));

@@ -211,6 +211,8 @@ async fn metadata_only_requests_use_the_media_type() {
         crd_signal: CrdSignal::default(),
         versions: Arc::default(),
         terms: tokio::sync::watch::channel(0).1,
+        version_decreases: tokio::sync::watch::Sender::new(0),
+        loops: Arc::default(),
         outage: Outage::default(),
     };
     let mut tasks = JoinSet::new();
@@ -237,7 +239,10 @@ async fn a_page_that_times_out_is_requested_again_with_half_the_objects() {
     let mut fixture = Fixture::new();
     for (limit, next) in [("500", None), ("250", None)] {
         let call = fixture.server.expect_list().await;
-        assert_eq!((&*call.query["limit"], call.query.get("continue").map(String::as_str)), (limit, next));
+        assert_eq!(
+            (&*call.query["limit"], call.query.get("continue").map(String::as_str)),
+            (limit, next)
+        );
         call.answer(&status(504, "Timeout"));
     }
     let call = fixture.server.expect_list().await;

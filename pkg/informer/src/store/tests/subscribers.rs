@@ -45,7 +45,7 @@ fn informer() -> Informer<Foo> {
     let shared = SharedWatch::new(foos(), CancellationToken::new());
     let core = Arc::new(Core::new(&shared));
     Informer(Arc::new(Handle {
-        _reader: Reader::new(shared, AttachedReader::optional(Arc::clone(&core))),
+        reader: Reader::new(shared, AttachedReader::optional(Arc::clone(&core))),
         _task_guard: CancellationToken::new().drop_guard(),
         core,
     }))

@@ -44,8 +44,7 @@ fn applied(wanted: &Definition, present: &Definition) -> Value {
 
 #[test]
 fn the_versions_and_the_conversion_of_the_cluster_stay() {
-    let version =
-        |name: &str, served: bool, storage: bool| json!({"name": name, "served": served, "storage": storage});
+    let version = |name: &str, served: bool, storage: bool| json!({"name": name, "served": served, "storage": storage});
     let with = |versions: Value, conversion: Value, scope: &str| {
         definition(
             &[],

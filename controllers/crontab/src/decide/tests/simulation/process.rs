@@ -138,6 +138,12 @@ impl<K: Sample> Simulation<K> {
         self.process.observed_runs = self.process.standby_runs.clone();
     }
 
+    /// A standby takes over, and lists both resources again before it acts.
+    pub(in crate::decide::tests) fn take_over(&mut self) {
+        self.fail_over();
+        self.sync();
+    }
+
     /// Reconciles once on caches that are up to date. Returns whether anything was done.
     pub(in crate::decide::tests) fn step(&mut self) -> bool {
         self.sync();
