@@ -1,6 +1,6 @@
 //! `--install-crds`: server-side apply of a controller's CRDs, and the wait until they are served.
 //!
-//! A controller starts once its CRDs are installed. A CRD that cannot be installed, such as one
+//! All controllers start once their CRDs are installed. A CRD that cannot be installed, such as one
 //! that is being deleted, delays only the controllers that need it.
 //!
 //! All writes go through the applier, so the fence, the preconditions and the dry run apply here as

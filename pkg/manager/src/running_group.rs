@@ -72,8 +72,14 @@ impl RunningController {
         })
     }
 
-    /// Installs the CRDs of the controller, and then runs it.
-    async fn run(self, installer: Option<Installer>, stop: Shutdown) -> ControllerExit {
+    /// Installs the CRDs of the controller. Waits until those of the others are installed or known
+    /// to be blocked, and then for `delay`, and runs the controller.
+    async fn run(
+        self,
+        installer: Option<Installer>,
+        (installing, delay): (InstallProgress, Duration),
+        stop: Shutdown,
+    ) -> ControllerExit {
         let name = self.name;
         if let Some(installer) = installer {
             match installer.install(&stop).await {
@@ -85,6 +91,14 @@ impl RunningController {
                     return (name, Err(ControllerFailure { controller, reason }));
                 }
             }
+        }
+        let start = async {
+            installing.settled().await;
+            tokio::time::sleep(delay).await;
+        };
+        tokio::select! {
+            () = start => {}
+            () = stop.requested() => return (name, Ok(())),
         }
         tracing::info!(controller = name, "starting controller");
         let _running = RunningGauge::set(self.running);
@@ -224,6 +238,7 @@ impl RunningGroup {
 
     /// Starts every controller, then waits for one to end, which is always an error.
     async fn start_and_watch(&mut self, tasks: &mut JoinSet<ControllerExit>, stop: &Shutdown) -> ShutdownCause {
+        let mut delay = Duration::ZERO;
         for controller in self.controllers.drain(..) {
             let installer = self.installer.as_ref().filter(|_| !controller.crds.is_empty());
             let installer = installer.map(|applier| Installer {
@@ -232,8 +247,9 @@ impl RunningGroup {
                 crds: controller.crds,
                 progress: self.installing.clone(),
             });
-            tasks.spawn(controller.run(installer, stop.child()));
-            tokio::time::sleep(self.start_interval.mul_f64(1.0 + fastrand::f64())).await;
+            let start = (self.installing.clone(), delay);
+            tasks.spawn(controller.run(installer, start, stop.child()));
+            delay += self.start_interval.mul_f64(1.0 + fastrand::f64());
         }
         let lease = self.election.as_ref().map(Election::version_decreases);
         let end = tokio::select! {

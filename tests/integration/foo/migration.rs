@@ -2,9 +2,11 @@
 //! behind.
 
 use anyhow::{Result, ensure};
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::{
+    api::apps::v1::Deployment, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client, CustomResourceExt, ResourceExt,
     api::{Patch, PatchParams, PostParams},
     core::{ApiResource, DynamicObject},
 };
@@ -154,6 +156,9 @@ async fn sample_controller_is_replaced_in_place() -> Result<()> {
     let dotted = sample.create_foo("dotted", "web.example").await?;
     sample.deploy(&dotted, "web.example", "nginx:latest").await?;
 
+    let crds: Api<CustomResourceDefinition> = Api::all(plane.client()?);
+    let label = Patch::Merge(json!({"metadata": {"labels": {"app.kubernetes.io/part-of": "portreeve"}}}));
+    crds.patch(Foo::crd_name(), &PatchParams::default(), &label).await?;
     let _daemon = Daemon::start(&plane, "replacement", &["--install-crds"]).await?;
     let foo = fixture
         .wait_for_condition("web", "Ready", ConditionStatus::True)

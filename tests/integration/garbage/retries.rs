@@ -134,7 +134,11 @@ async fn reads_without_a_response_do_not_occupy_all_workers() -> Result<()> {
     let collector = Collector::start_as(&plane, &kubeconfig, "collector", &[]).await?;
     collector
         .daemon
-        .wait_for_line(&["failed to read objects of the resource", "configmaps", "timed out"])
+        .wait_for_line(&[
+            "failed to read objects of the resource",
+            "configmaps",
+            "no complete response",
+        ])
         .await?;
     let reads = proxy.count(Matcher::objects().resource("configmaps"));
     let nobody = json!({"apiVersion": "v1", "kind": "Service", "name": "nobody", "uid": "nobody"});

@@ -1,8 +1,8 @@
 //! Which controllers wait for their CRDs, for health checks and metrics.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
-use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use super::obstacle::Obstacle;
 
@@ -11,7 +11,7 @@ use super::obstacle::Obstacle;
 /// By controller, the CRD that cannot be installed at present, if there is one. Bounded by the
 /// number of controllers.
 #[derive(Clone, Default)]
-pub(crate) struct InstallProgress(Arc<Mutex<BTreeMap<&'static str, Option<Blocked>>>>);
+pub(crate) struct InstallProgress(watch::Sender<BTreeMap<&'static str, Option<Blocked>>>);
 
 /// A CRD that cannot be installed.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -23,18 +23,28 @@ pub(crate) struct Blocked {
 impl InstallProgress {
     /// Marks a controller as waiting for its CRDs.
     pub(crate) fn expect(&self, controller: &'static str) {
-        self.0.lock().entry(controller).or_default();
+        self.0.send_modify(|waiting| {
+            waiting.entry(controller).or_default();
+        });
     }
 
     /// Returns whether a controller waits for CRDs that nothing is known to prevent.
     pub(crate) fn is_installing(&self) -> bool {
-        self.0.lock().values().any(Option::is_none)
+        self.0.borrow().values().any(Option::is_none)
+    }
+
+    /// Waits until every CRD is installed or known to be blocked.
+    pub(crate) async fn settled(&self) {
+        let mut waiting = self.0.subscribe();
+        // The sender is part of `self`, so this cannot fail.
+        let settled = waiting.wait_for(|waiting| waiting.values().all(Option::is_some));
+        drop(settled.await);
     }
 
     /// Returns the CRDs that cannot be installed, each with the controllers that wait for it.
     pub(crate) fn blocked(&self) -> BTreeMap<String, (Obstacle, Vec<&'static str>)> {
         let mut found: BTreeMap<String, (Obstacle, Vec<_>)> = BTreeMap::new();
-        for (controller, blocked) in &*self.0.lock() {
+        for (controller, blocked) in &*self.0.borrow() {
             let Some(Blocked { definition, obstacle }) = blocked else {
                 continue;
             };
@@ -68,7 +78,7 @@ impl Waiting {
     }
 
     pub(super) fn is_blocked(&self) -> bool {
-        matches!(self.progress.0.lock().get(self.controller), Some(Some(_)))
+        matches!(self.progress.0.borrow().get(self.controller), Some(Some(_)))
     }
 
     /// Records what prevents the installation of a CRD. Returns whether this is another reason than
@@ -80,19 +90,26 @@ impl Waiting {
         });
         let reason = |blocked: &Option<Blocked>| blocked.as_ref().map(|blocked| blocked.obstacle.label());
         let after = reason(&blocked);
-        let before = self.progress.0.lock().insert(self.controller, blocked);
+        let mut before = None;
+        self.progress
+            .0
+            .send_modify(|waiting| before = waiting.insert(self.controller, blocked));
         before.is_none_or(|before| reason(&before) != after)
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.progress.0.lock().remove(self.controller);
+        self.progress.0.send_modify(|waiting| {
+            waiting.remove(self.controller);
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+
     use super::*;
 
     #[test]
@@ -103,9 +120,9 @@ mod tests {
         let (a, b) = (progress.wait("a"), progress.wait("b"));
         assert!(a.set("foos", Some(Obstacle::Terminating)) && a.is_blocked());
         assert!(!a.set("foos", Some(Obstacle::Terminating)));
-        assert!(progress.is_installing());
+        assert!(progress.is_installing() && progress.settled().now_or_never().is_none());
         assert!(b.set("foos", Some(Obstacle::Terminating)));
-        assert!(!progress.is_installing());
+        assert!(!progress.is_installing() && progress.settled().now_or_never().is_some());
         let expected = (Obstacle::Terminating, vec!["a", "b"]);
         assert_eq!(progress.blocked(), BTreeMap::from([("foos".to_owned(), expected)]));
         drop(b);

@@ -97,12 +97,12 @@ impl Graph {
         let texts = |number: u32| kinds.get(number).map(|kind| (group_of(&kind.api_version), &*kind.kind));
         let kept: HashSet<_> = kept.iter().filter_map(|number| texts(*number)).collect();
         let (only, resumed) = (only.and_then(texts), resumed.and_then(texts));
-        self.absent.retain(|group, kind, is_observed| match only {
-            Some(only) => (group, kind) != only,
-            None => {
-                let is_of_another = resumed.is_some_and(|resumed| (group, kind) != resumed);
-                kept.contains(&(group, kind)) || is_observed && is_of_another
+        self.absent.retain(|group, kind, is_observed| {
+            if let Some(only) = only {
+                return (group, kind) != only;
             }
+            let is_of_another = resumed.is_some_and(|resumed| (group, kind) != resumed);
+            kept.contains(&(group, kind)) || is_observed && is_of_another
         });
     }
 
