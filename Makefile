@@ -13,8 +13,8 @@ ROUNDS ?=
 # The first seed. A seed determines which faults are combined; set it to the seed that a failure
 # reports to reproduce the failure.
 SEED ?=
-# Selects the features of dependencies that tests use, so that tests and other commands share builds.
-# No crate has examples.
+# Selects the features of dependencies that tests use, so that tests and other commands share
+# builds. No crate has examples.
 SHARED := --examples
 # Additional arguments for `make bench`, such as BENCH_FLAGS='--only=due --rounds=1'. The program
 # lists them with --help.

@@ -38,8 +38,8 @@ const ROTATIONS: &str = "ROTATIONS";
 const DEFAULT_ROTATIONS: usize = 5;
 /// With the value `time`, the CAs are replaced by their age. `make chaos` sets the variable.
 const ROTATE_BY: &str = "ROTATE_BY";
-/// The lifetime of certificates that are replaced by their age, which is after two thirds of it. The
-/// last third has to suffice for a change of the leader, and for the replacement to reach every
+/// The lifetime of certificates that are replaced by their age, which is after two thirds of it.
+/// The last third has to suffice for a change of the leader, and for the replacement to reach every
 /// replica and the apiserver, on a busy machine.
 const LIFETIME: &str = "48s";
 /// How long a CA may take to appear: [`LIFETIME`] twice, and the limit of other waits.
