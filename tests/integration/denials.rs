@@ -113,6 +113,7 @@ async fn wait_for_event(fixture: &NamespaceFixture, object: &str, reason: &str) 
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "the steps depend on each other")]
 async fn denials_that_look_like_conflicts_are_reported_by_every_controller() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let fixture = NamespaceFixture::new(&plane, "denials").await?;

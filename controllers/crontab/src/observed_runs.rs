@@ -202,7 +202,9 @@ impl RunTracker {
             return;
         }
         if let Some(observed_runs) = self.lock().get_mut(uid) {
-            jobs.iter().for_each(|job| observed_runs.unseen.observe_job(job, false));
+            for job in jobs {
+                observed_runs.unseen.observe_job(job, false);
+            }
         }
     }
 

@@ -64,6 +64,7 @@ pub(super) async fn wait_until_released(dynamic_client: &DynamicClient, dependen
 /// owner is gone, so another replica finds the dependents. The CRD of one of them is deleted
 /// without its objects, and created again.
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "the steps depend on each other")]
 async fn an_orphan_deletion_ends_without_resources_that_cannot_be_listed() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let dynamic_client = DynamicClient::new(&plane, "gc-unlistable").await?;

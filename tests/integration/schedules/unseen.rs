@@ -21,6 +21,7 @@ fn policy(policy: &str) -> Value {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "the steps depend on each other")]
 async fn no_run_is_doubled_or_repeated_while_the_watch_of_jobs_is_held_up() -> Result<()> {
     let watches = Matcher::watches().resource("jobs");
     let stall = Fault::Body(BodyFault::StallAt(0));

@@ -26,6 +26,7 @@ use crate::{
 type Jobs = BTreeMap<String, Arc<CachedJob>>;
 
 /// One schedule, the Jobs of its namespace, and a record of all writes and events.
+#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 pub(super) struct Simulation<K> {
     pub(super) clock: Timestamp,
     pub(super) object: Value,

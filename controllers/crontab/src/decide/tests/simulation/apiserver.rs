@@ -17,13 +17,14 @@ impl<K: Sample> Simulation<K> {
         let outcome = self.answer(effect);
         let is_outdated = match (effect, &outcome) {
             (Effect::Create(job), Outcome::Done) => self.observe_job(effect, &job.key.name),
-            (Effect::Create(_), Outcome::Stale) => self.observe_request(effect, RequestState::Changed),
             (Effect::Create(_), Outcome::Unanswered) => self.observe_request(effect, RequestState::Unanswered),
             (Effect::Create(_), Outcome::Rejected(..) | Outcome::Over) => {
                 self.observe_request(effect, RequestState::Rejected)
             }
             (Effect::Delete { .. }, Outcome::Done) => self.observe_request(effect, RequestState::Deleted),
-            (Effect::Delete { .. }, _) => self.observe_request(effect, RequestState::Changed),
+            (Effect::Create(_), Outcome::Stale) | (Effect::Delete { .. }, _) => {
+                self.observe_request(effect, RequestState::Changed)
+            }
             (Effect::Read { key, .. }, Outcome::Done) => self.observe_job(effect, &key.name),
             _ => false,
         };
