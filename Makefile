@@ -80,7 +80,7 @@ bench: control-plane image-binary ## measure the image's binary and its peers in
 lint: ## check format, lints, docs, the image's features, dependencies and the rules of this repository
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --lib --bins $(SHARED)
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --lib --bin portreeve-bench --bin portreeve-run $(SHARED)
 	$(CARGO) check --locked -p portreeve --bin portreeve --no-default-features
 	$(CARGO) test --locked --workspace --test tidy
 	@folder=$$(hack/deny/build) && "$$folder/cargo-deny" --locked check -D warnings licenses bans sources
