@@ -57,10 +57,10 @@ loom: ## test interleavings of threads in the work queue with loom; LOOM_MAX_PRE
 
 .PHONY: chaos
 chaos: control-plane ## run every fault alone, ROUNDS=n seeds of combined faults from SEED=n on, 220 rotations of certificates, and the tests of several replicas
-	ROUNDS=$(ROUNDS) SEED=$(SEED) $(CARGO) test --locked -p portreeve --test integration chaos:: -- --nocapture
-	ROTATIONS=200 $(CARGO) test --locked -p portreeve --test integration certificates::replicas -- --nocapture
-	ROTATIONS=20 ROTATE_BY=time $(CARGO) test --locked -p portreeve --test integration certificates::replicas -- --nocapture
-	ROUNDS=$(ROUNDS) $(CARGO) test --locked -p portreeve --test ha -- --nocapture
+	ROUNDS=$(ROUNDS) SEED=$(SEED) $(CARGO) test --locked --workspace --test integration chaos:: -- --nocapture
+	ROTATIONS=200 $(CARGO) test --locked --workspace --test integration certificates::replicas -- --nocapture
+	ROTATIONS=20 ROTATE_BY=time $(CARGO) test --locked --workspace --test integration certificates::replicas -- --nocapture
+	ROUNDS=$(ROUNDS) $(CARGO) test --locked --workspace --test ha -- --nocapture
 
 .PHONY: compat
 compat: control-plane ## run core tests against older releases of kube-apiserver, which take 20 minutes to build
@@ -68,7 +68,7 @@ compat: control-plane ## run core tests against older releases of kube-apiserver
 
 .PHONY: scale
 scale: control-plane former-version ## run the tests under load in full size, which `make test` runs in a small form
-	SCALE=1 $(CARGO) test --locked -p portreeve --test integration -- scale:: rolling_update:: --nocapture
+	SCALE=1 $(CARGO) test --locked --workspace --test integration -- scale:: rolling_update:: --nocapture
 
 .PHONY: bench
 bench: control-plane image-binary ## measure the image's binary and its peers into BENCHMARKS.md; takes 9 hours
