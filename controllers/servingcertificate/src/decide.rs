@@ -243,7 +243,11 @@ fn issue_time(
         Some(current) => {
             let published = waits.published;
             let usable = published.map(|waited| after(observed.settings.grace_period, waited));
-            usable.unwrap_or(Timestamp::MAX).min(current.last_renewal())
+            // A successor of a leader that stopped before it published the CA has to publish it.
+            let published_by = after(PUBLISHED_WITHIN, waits.stored).min(current.not_after);
+            usable
+                .unwrap_or(Timestamp::MAX)
+                .min(current.last_renewal().max(published_by))
         }
     }
 }

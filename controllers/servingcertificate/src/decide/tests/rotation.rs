@@ -86,6 +86,26 @@ fn no_crash_during_a_rotation_ends_the_trust_of_a_client() {
     }
 }
 
+/// The certificate is in the last sixth of its lifetime, in which no grace period delays its
+/// renewal. The leader stops between its write of a new CA to the Secret and those to the bundles.
+#[test]
+fn a_successor_publishes_the_ca_before_it_replaces_a_certificate_that_soon_expires() {
+    let mut cluster = Cluster::issued();
+    cluster.now += DAY * 25;
+    cluster.set(AUTHORITY_KEY, "");
+    let plan = cluster.plan(0);
+    cluster.apply(&plan);
+    cluster.replace_leader(SignedDuration::ZERO);
+    let newest = cluster.stored().remove(0);
+    cluster.settle();
+    cluster.check();
+    for bundle in cluster.bundles().into_values() {
+        assert!(bundle.contains(&newest.pem));
+    }
+    cluster.run_to_next();
+    assert!(cluster.served().is_signed_by(&newest));
+}
+
 /// Clients whose clocks differ too accept certificates of an hour.
 #[test]
 fn certificates_of_an_hour_are_valid_for_clocks_that_differ_by_minutes() {
