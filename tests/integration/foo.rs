@@ -5,6 +5,7 @@ mod conflict;
 mod deletion;
 mod deployment;
 mod migration;
+mod mutation;
 mod rename;
 mod stale;
 mod status;

@@ -23,7 +23,7 @@ pub(crate) fn decide(observed: &Observed, now: Timestamp) -> Plan {
     let Some(deployment) = &observed.deployment else {
         return Plan::of(creation(foo));
     };
-    let Some(verdict) = Verdict::of(foo, deployment) else {
+    let Some(verdict) = Verdict::of(observed, deployment) else {
         return Plan::of(vec![Effect::Apply {
             object: deployment::desired(foo),
             uid: Arc::clone(&deployment.metadata.uid),
@@ -34,7 +34,7 @@ pub(crate) fn decide(observed: &Observed, now: Timestamp) -> Plan {
         // In a conflict with anybody else, the outdated Deployments are the only ones that run.
         Demand::Deadlocked => true,
         Demand::Waiting => verdict.is_ready(),
-        Demand::None => verdict.is_ready() && deployment.is_available(foo),
+        Demand::None => verdict.is_ready() && deployment.is_available(),
     };
     let outdated = observed.outdated.iter();
     let (due, kept): (Vec<_>, Vec<_>) = outdated
@@ -73,7 +73,7 @@ fn creation(foo: &CachedFoo) -> Vec<Effect> {
 /// Renaming has the reason.
 pub(crate) fn refused(observed: &Observed, effect: &Effect, why: &str, now: Timestamp) -> Plan {
     let unchanged = match (effect, &observed.deployment) {
-        (Effect::Delete { .. }, Some(deployment)) => Verdict::of(&observed.foo, deployment),
+        (Effect::Delete { .. }, Some(deployment)) => Verdict::of(observed, deployment),
         _ => None,
     };
     if let Some(verdict) = unchanged {

@@ -1,6 +1,6 @@
 //! The desired and the cached Deployment of a Foo.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt::Display};
 
 use portreeve_api::{FOOS, Metadata, ObjectKey, OwnerReference, Resource};
 use portreeve_informer::Projection;
@@ -81,26 +81,56 @@ impl CachedDeployment {
         self.status.observed_generation > 0
     }
 
-    /// Returns whether all Pods that `foo` asks for are available.
-    pub(crate) fn is_available(&self, foo: &CachedFoo) -> bool {
+    /// Returns whether all Pods that the Deployment asks for are available.
+    pub(crate) fn is_available(&self) -> bool {
+        let replicas = self.own_spec().map_or(1, |spec| spec.replicas);
         let is_current = self.status.observed_generation >= self.metadata.generation;
-        is_current && self.status.available_replicas >= foo.spec.replicas
+        is_current && self.status.available_replicas >= replicas
     }
 
-    /// Returns whether any field that `foo` owns differs from the desired value.
-    pub(crate) fn has_drifted_from(&self, foo: &CachedFoo) -> bool {
-        let labels = labels(foo);
-        let labelled = labels.iter().all(|(label, value)| {
-            let actual = self.metadata.labels.get(*label);
-            actual.is_some_and(|actual| **actual == **value)
-        });
-        let owner = serde_json::from_value(OwnerReference::controller_owner_ref(&FOOS, &foo.metadata)).ok();
-        let controlled = self.metadata.controller() == owner.as_ref();
+    /// Returns the selector of the Pods in the format of `labelSelector` parameters.
+    pub(crate) fn label_selector(&self) -> Option<String> {
+        self.own_spec().map(|spec| to_text(&spec.selector.match_labels))
+    }
+
+    fn own_spec(&self) -> Option<OwnSpec> {
+        serde_json::from_str(self.spec.as_ref()?.get()).ok()
+    }
+
+    /// Returns the fields of `desired`, a [`desired`] Deployment, of which the actual value differs.
+    pub(crate) fn differences(&self, desired: &Value) -> Vec<String> {
+        let mut differences = Vec::new();
+        let metadata = &desired["metadata"];
+        for (label, value) in metadata["labels"].as_object().into_iter().flatten() {
+            if self.metadata.labels.get(&**label).map(|actual| &**actual) != value.as_str() {
+                differences.push(format!("metadata.labels.{label}"));
+            }
+        }
+        let owner = OwnerReference::deserialize(&metadata["ownerReferences"][0]).ok();
+        if self.metadata.controller() != owner.as_ref() {
+            differences.push("metadata.ownerReferences".to_owned());
+        }
         // The apiserver sends valid JSON. If it did not, an apply would repair the spec.
         let actual = self.spec.as_ref().map(|spec| serde_json::from_str::<Value>(spec.get()));
         let actual = actual.and_then(Result::ok).unwrap_or_default();
-        !labelled || !controlled || !covers(&actual, &spec(foo))
+        let of_spec = differing_fields(&actual, &desired["spec"]).into_iter();
+        differences.extend(of_spec.map(|field| format!("spec{field}")));
+        differences
     }
+}
+
+/// The fields of a Deployment's spec that are reported.
+#[derive(Deserialize)]
+struct OwnSpec {
+    replicas: i32,
+    selector: Selector,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Selector {
+    #[serde(default)]
+    match_labels: BTreeMap<String, String>,
 }
 
 /// Returns the Deployment that `foo` asks for, with exactly the fields that the controller owns.
@@ -129,9 +159,13 @@ fn labels(foo: &CachedFoo) -> BTreeMap<&'static str, &str> {
     BTreeMap::from([("app", "nginx"), ("controller", &*foo.metadata.name)])
 }
 
-/// Returns the selector of the Foo's Pods in the format of `labelSelector` parameters.
+/// Returns the selector that the Foo asks for, in the format of `labelSelector` parameters.
 pub(crate) fn label_selector(foo: &CachedFoo) -> String {
-    let labels = labels(foo);
+    to_text(&labels(foo))
+}
+
+/// Returns `label=value`, joined by commas.
+fn to_text<K: Display, V: Display>(labels: &BTreeMap<K, V>) -> String {
     let requirements: Vec<_> = labels.iter().map(|(label, value)| format!("{label}={value}")).collect();
     requirements.join(",")
 }
@@ -147,20 +181,33 @@ fn spec(foo: &CachedFoo) -> Value {
     })
 }
 
-/// Returns whether `actual` has all values of `desired`. It may have more: defaults, and fields of
-/// other managers.
+/// Returns the fields of `desired` that differ in `actual`, each as the path that follows the name
+/// of the value. `actual` may have more: defaults, and fields of other managers.
 ///
 /// List elements are matched by name, as server-side apply does.
-fn covers(actual: &Value, desired: &Value) -> bool {
+fn differing_fields(actual: &Value, desired: &Value) -> Vec<String> {
+    let below = |prefix: String, actual: &Value, desired: &Value| {
+        let fields = differing_fields(actual, desired).into_iter();
+        fields.map(|field| format!("{prefix}{field}")).collect::<Vec<_>>()
+    };
     match (actual, desired) {
-        (Value::Object(actual), Value::Object(desired)) => desired
-            .iter()
-            .all(|(field, value)| actual.get(field).is_some_and(|actual| covers(actual, value))),
-        (Value::Array(actual), Value::Array(desired)) => desired.iter().all(|value| {
-            let same = |element: &&Value| element.get("name") == value.get("name");
-            actual.iter().find(same).is_some_and(|element| covers(element, value))
-        }),
-        (actual, desired) => actual == desired,
+        (Value::Object(_), Value::Object(desired)) => {
+            let fields = desired.iter();
+            fields
+                .flat_map(|(field, desired)| below(format!(".{field}"), &actual[field], desired))
+                .collect()
+        }
+        (Value::Array(actual), Value::Array(desired)) => {
+            let element = |desired: &Value| {
+                let name = &desired["name"];
+                let actual = actual.iter().find(|actual| actual["name"] == *name);
+                let prefix = format!("[{}]", name.as_str().unwrap_or_default());
+                below(prefix, actual.unwrap_or(&Value::Null), desired)
+            };
+            desired.iter().flat_map(element).collect()
+        }
+        _ if actual == desired => Vec::new(),
+        _ => vec![String::new()],
     }
 }
 
@@ -169,35 +216,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn covers_ignores_additional_fields_and_elements() {
+    fn additional_fields_and_elements_are_no_differences() {
         let desired = json!({"replicas": 1, "containers": [{"name": "nginx", "image": "nginx:latest"}]});
         let table = [
-            (
-                json!({"replicas": 1, "containers": [{"name": "nginx", "image": "nginx:latest"}]}),
-                true,
-            ),
+            (desired.clone(), vec![]),
             (
                 json!({"replicas": 1, "paused": true, "containers": [
                     {"name": "sidecar", "image": "x"}, {"name": "nginx", "image": "nginx:latest", "tty": true}]}),
-                true,
+                vec![],
             ),
             (
-                json!({"replicas": 2, "containers": [{"name": "nginx", "image": "nginx:latest"}]}),
-                false,
-            ),
-            (
-                json!({"replicas": 1, "containers": [{"name": "nginx", "image": "nginx:9.9"}]}),
-                false,
+                json!({"replicas": 2, "containers": [{"name": "nginx", "image": "nginx:9.9"}]}),
+                vec![".containers[nginx].image", ".replicas"],
             ),
             (
                 json!({"replicas": 1, "containers": [{"name": "other", "image": "nginx:latest"}]}),
-                false,
+                vec![".containers[nginx]"],
             ),
-            (json!({"replicas": 1}), false),
-            (Value::Null, false),
+            (json!({"replicas": 1}), vec![".containers"]),
+            (Value::Null, vec![""]),
         ];
         for (actual, expected) in table {
-            assert_eq!(covers(&actual, &desired), expected, "{actual}");
+            assert_eq!(differing_fields(&actual, &desired), expected, "{actual}");
         }
     }
 }

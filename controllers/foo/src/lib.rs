@@ -7,22 +7,25 @@
 //! Architecture Invariant: this crate has no client, no async code and no clock.
 
 mod admission;
+mod admitted;
 mod decide;
 mod deployment;
 mod observe;
 mod report;
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use portreeve_api::{FOOS, FooSpec, FooStatus, Metadata, ObjectKey};
 use portreeve_informer::{Index, Informer, Projection, Watch, indexes};
 use portreeve_reconcile::{
-    BuildError, Context, Descriptor, Effect, KeyedController, Plan, Reconciler, Registrations, Rule,
+    BuildError, Context, Descriptor, Effect, KeyedController, Plan, Reconciler, Registrations, RequestState, Rule,
 };
 use serde::Deserialize;
 
 use crate::{
+    admitted::Admitted,
     deployment::{CachedDeployment, DEPLOYMENTS},
     observe::{Caches, Observed},
 };
@@ -89,7 +92,7 @@ fn build(ctx: &Context<'_>) -> Result<Registrations, BuildError> {
         deployments: deployments.clone(),
     };
     let (for_foos, for_deployments) = (caches.clone(), caches.clone());
-    let controller = KeyedController::new(ctx, "foo", FooReconciler { caches })
+    let controller = KeyedController::new(ctx, "foo", FooReconciler::new(caches))
         .workers(workers.into())
         .field_manager(FIELD_MANAGER)
         .watch(&foos, move |delta| observe::foos_for_foo(&for_foos, &delta.change))
@@ -151,13 +154,28 @@ impl Caches for FooCaches {
 
 struct FooReconciler {
     caches: FooCaches,
+    /// By Foo, for those whose Deployment admission has changed. A new leader learns of them by one
+    /// apply each.
+    admitted: Mutex<HashMap<ObjectKey, Admitted>>,
+}
+
+impl FooReconciler {
+    fn new(caches: FooCaches) -> Self {
+        let admitted = Mutex::default();
+        Self { caches, admitted }
+    }
 }
 
 impl Reconciler for FooReconciler {
     type Observed = Observed;
 
     fn observe(&self, key: &ObjectKey) -> Option<Observed> {
-        observe::observe(&self.caches, key)
+        let admitted = self.admitted.lock().get(key).cloned();
+        let observed = observe::observe(&self.caches, key, admitted);
+        if observed.is_none() {
+            self.admitted.lock().remove(key);
+        }
+        observed
     }
 
     fn decide(&self, observed: &Observed, now: Timestamp) -> Plan {
@@ -166,5 +184,20 @@ impl Reconciler for FooReconciler {
 
     fn refused(&self, observed: &Observed, effect: &Effect, why: &str, now: Timestamp) -> Plan {
         decide::refused(observed, effect, why, now)
+    }
+    fn observe_request(&self, observed: &Observed, effect: &Effect, state: RequestState<'_>) -> bool {
+        let (Effect::Create(written) | Effect::Apply { object: written, .. }, RequestState::Found(response)) =
+            (effect, state)
+        else {
+            return false;
+        };
+        let key = observed.foo.metadata.key();
+        let Some(admitted) = Admitted::of(written, response.get()) else {
+            self.admitted.lock().remove(&key);
+            return false;
+        };
+        let is_without_effect = admitted.is_without_effect(effect);
+        self.admitted.lock().insert(key, admitted);
+        is_without_effect
     }
 }

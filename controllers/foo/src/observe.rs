@@ -7,7 +7,7 @@ use std::{iter, sync::Arc};
 use portreeve_api::{FOOS, Metadata, ObjectKey};
 use portreeve_informer::Change;
 
-use crate::{CachedFoo, deployment::CachedDeployment};
+use crate::{CachedFoo, admitted::Admitted, deployment::CachedDeployment};
 
 /// The longest cycle of Foos waiting for each other's names that is detected. It bounds the time
 /// of one observation to about a millisecond.
@@ -33,6 +33,8 @@ pub(crate) struct Observed {
     pub(crate) foo: Arc<CachedFoo>,
     /// The Deployment with the name that the Foo asks for, whoever owns it.
     pub(crate) deployment: Option<Arc<CachedDeployment>>,
+    /// What admission made of the last write of this Deployment, if that differs from it.
+    pub(crate) admitted: Option<Admitted>,
     /// Sorted by name.
     pub(crate) outdated: Vec<OutdatedDeployment>,
 }
@@ -57,7 +59,7 @@ pub(crate) enum Demand {
 }
 
 /// Returns what the caches know about the Foo with this key.
-pub(crate) fn observe(caches: &impl Caches, key: &ObjectKey) -> Option<Observed> {
+pub(crate) fn observe(caches: &impl Caches, key: &ObjectKey, admitted: Option<Admitted>) -> Option<Observed> {
     let foo = caches.foo(key)?;
     let name = foo.spec.deployment_name.as_str();
     let mut owned = caches.deployments_controlled_by(&foo.metadata);
@@ -70,6 +72,7 @@ pub(crate) fn observe(caches: &impl Caches, key: &ObjectKey) -> Option<Observed>
     Some(Observed {
         outdated: outdated.collect(),
         deployment: caches.deployment(&key.with_name(name)),
+        admitted,
         foo,
     })
 }

@@ -22,22 +22,39 @@ pub(crate) struct Verdict {
     reason: &'static str,
     message: String,
     available_replicas: i32,
+    /// The selector of the Deployment, if it has the one that the Foo asks for or admission has
+    /// changed that.
+    label_selector: Option<String>,
     event: Option<EventSeverity>,
 }
 
 impl Verdict {
     /// Returns the verdict on the Deployment with the name that the Foo asks for, or `None` if it
     /// has drifted and an apply must repair it first.
-    pub(crate) fn of(foo: &CachedFoo, deployment: &CachedDeployment) -> Option<Self> {
+    pub(crate) fn of(observed: &Observed, deployment: &CachedDeployment) -> Option<Self> {
+        let foo = &*observed.foo;
         if !deployment.is_controlled_by(foo) {
-            Some(Self::conflict(foo))
-        } else if deployment.metadata.is_terminating() {
-            Some(Self::terminating())
-        } else if deployment.has_drifted_from(foo) {
-            None
-        } else {
-            Some(Self::synced(deployment))
+            return Some(Self::conflict(foo));
         }
+        if deployment.metadata.is_terminating() {
+            return Some(Self::terminating());
+        }
+        let desired = deployment::desired(foo).body;
+        let differences = deployment.differences(&desired);
+        if differences.is_empty() {
+            return Some(Self::synced(deployment));
+        }
+        let admitted = observed.admitted.as_ref();
+        admitted
+            .is_some_and(|admitted| admitted.explains(deployment, &desired))
+            .then(|| Self {
+                reason: "ChangedByAdmission",
+                message: format!(
+                    "Admission changed what the controller applied to the Deployment: {}",
+                    differences.join(", ")
+                ),
+                ..Self::synced(deployment)
+            })
     }
 
     fn synced(deployment: &CachedDeployment) -> Self {
@@ -47,6 +64,7 @@ impl Verdict {
             reason: "Synced",
             message: String::new(),
             available_replicas: deployment.status.available_replicas,
+            label_selector: deployment.label_selector(),
             event: Some(EventSeverity::Normal),
         }
     }
@@ -58,6 +76,7 @@ impl Verdict {
             reason: "DeploymentTerminating",
             message: String::new(),
             available_replicas: 0,
+            label_selector: None,
             event: None,
         }
     }
@@ -71,6 +90,7 @@ impl Verdict {
             // The message of sample-controller, word for word.
             message: format!("Resource {name:?} already exists and is not managed by Foo"),
             available_replicas: 0,
+            label_selector: None,
             event: Some(EventSeverity::Warning),
         }
     }
@@ -92,6 +112,7 @@ impl Verdict {
             },
             message: why.to_owned(),
             available_replicas: own.map_or(0, |own| own.status.available_replicas),
+            label_selector: None,
             event: Some(EventSeverity::Warning),
         }
     }
@@ -185,7 +206,7 @@ pub(crate) fn report(
     let status = FooStatus {
         available_replicas: verdict.available_replicas,
         observed_generation: generation,
-        label_selector: deployment::label_selector(foo),
+        label_selector: (verdict.label_selector.clone()).unwrap_or_else(|| deployment::label_selector(foo)),
         conditions: conditions::set_status_conditions(&foo.status.conditions, &updates, generation, now),
     };
     if status == foo.status {

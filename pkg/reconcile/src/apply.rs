@@ -148,9 +148,9 @@ impl Applier {
                 let patched = self.client.request::<Patched>(request).await;
                 patched.map(|patched| written.status_version = Some(patched.metadata.resource_version))
             }
-            Effect::Create(_) => {
-                let created = self.client.request::<Box<RawValue>>(request).await;
-                created.map(|created| _ = state(found(&created).unwrap_or(RequestState::Unanswered)))
+            Effect::Create(_) | Effect::Apply { .. } => {
+                let written = self.client.request::<Box<RawValue>>(request).await;
+                written.map(|written| _ = state(found(&written).unwrap_or(RequestState::Unanswered)))
             }
             // The watch delivers the written object, so the response body is read and discarded.
             _ => self.client.request::<IgnoredAny>(request).await.map(|_| ()),

@@ -32,24 +32,24 @@ pub trait Reconciler: Send + Sync + 'static {
         Plan::nothing()
     }
 
-    /// Observes a request that creates, deletes or reads an object, so that the controller can
-    /// remember an object until the watch shows it. Returns whether the answer changes what the
-    /// controller remembers: after a read, the rest of the plan is then skipped, and in any case
-    /// the key is decided again. Sync, so it cannot do I/O.
+    /// Observes a request that creates, applies, deletes or reads an object, so that the controller
+    /// can remember an object until the watch shows it, or what admission made of it. Returns
+    /// whether the answer changes what the controller remembers: after a read, the rest of the plan
+    /// is then skipped, and in any case the key is decided again. Sync, so it cannot do I/O.
     ///
     /// A controller needs this only if its next decision would do harm on a cache that lacks its
-    /// own last write.
+    /// own last write, or compares what it wants with what it finds.
     fn observe_request(&self, _observed: &Self::Observed, _effect: &Effect, _state: RequestState<'_>) -> bool {
         false
     }
 }
 
-/// The state of a request that creates, deletes or reads an object.
+/// The state of a request that creates, applies, deletes or reads an object.
 #[derive(Clone, Copy, Debug)]
 pub enum RequestState<'a> {
     /// A create is about to be sent.
     Sending,
-    /// The apiserver has created or returned this object.
+    /// The apiserver has returned this object: the result of a create, of an apply, or of a read.
     Found(&'a RawValue),
     /// The object of a read does not exist.
     Absent,
@@ -58,7 +58,7 @@ pub enum RequestState<'a> {
     Changed,
     /// The apiserver has deleted the object, or it was gone already. A finalizer may hold it.
     Deleted,
-    /// The answer does not show whether the apiserver has created the object.
+    /// The answer does not show whether the apiserver has created or applied the object.
     Unanswered,
     /// The apiserver has rejected a create.
     Rejected,

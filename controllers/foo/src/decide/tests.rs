@@ -2,6 +2,7 @@
 //! leaves nothing to do, a stale plan is harmless, and a crash after any effect neither changes the
 //! final state nor repeats an effect.
 
+mod admission;
 mod cases;
 mod corpus;
 mod exchange;

@@ -57,6 +57,7 @@ fn every_decodable_foo_can_be_decided_on() -> anyhow::Result<()> {
             check(&Observed {
                 foo: Arc::clone(&foo),
                 deployment,
+                admitted: None,
                 outdated: Vec::new(),
             });
         }
@@ -71,6 +72,7 @@ fn every_decodable_deployment_can_be_decided_on() -> anyhow::Result<()> {
             check(&Observed {
                 foo: Arc::clone(&foo),
                 deployment: Some(Arc::new(deployment)),
+                admitted: None,
                 outdated: Vec::new(),
             });
         }

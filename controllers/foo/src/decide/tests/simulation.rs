@@ -4,11 +4,12 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use portreeve_api::{Metadata, ObjectKey};
-use portreeve_reconcile::{Effect, Plan};
+use portreeve_reconcile::{Effect, Object, Plan};
 use serde_json::{Value, json};
 
 use crate::{
     CachedDeployment, CachedFoo,
+    admitted::Admitted,
     decide::decide,
     observe::{self, Caches, Observed},
 };
@@ -20,6 +21,10 @@ pub(super) struct Simulation {
     deployments: BTreeMap<String, Value>,
     version: u32,
     done: Vec<String>,
+    /// The fields that a policy sets in every Deployment that is written, by JSON pointers.
+    policy: Vec<(&'static str, Value)>,
+    /// What the process remembers of its Foos' Deployments.
+    admitted: BTreeMap<String, Admitted>,
 }
 
 /// The outcome of an effect.
@@ -38,6 +43,8 @@ impl Simulation {
             deployments: BTreeMap::new(),
             version: 0,
             done: Vec::new(),
+            policy: Vec::new(),
+            admitted: BTreeMap::new(),
         };
         simulation.add_foo(foo);
         simulation
@@ -96,6 +103,21 @@ impl Simulation {
         self.change(name, "/status", status);
     }
 
+    /// From now on, a policy sets this field in every Deployment that is written.
+    pub(super) fn set_policy(&mut self, pointer: &'static str, value: Value) {
+        self.policy.push((pointer, value));
+    }
+
+    /// The policies are deleted.
+    pub(super) fn remove_policies(&mut self) {
+        self.policy.clear();
+    }
+
+    /// Another process takes over.
+    pub(super) fn restart(&mut self) {
+        self.admitted.clear();
+    }
+
     /// Somebody changes the spec of a Foo, or creates another Foo of the same name.
     pub(super) fn write_foo(&mut self, name: &str, change: impl FnOnce(&mut Value)) {
         let version = self.next_version();
@@ -131,6 +153,8 @@ impl Simulation {
             deployments: deployments.deployments.clone(),
             version: self.version,
             done: Vec::new(),
+            policy: Vec::new(),
+            admitted: self.admitted.clone(),
         }
     }
 
@@ -155,7 +179,8 @@ impl Simulation {
     }
 
     pub(super) fn observe(&self, foo: &str) -> Observed {
-        observe::observe(self, &ObjectKey::namespaced("n", foo)).expect("the Foo exists")
+        observe::observe(self, &ObjectKey::namespaced("n", foo), self.admitted.get(foo).cloned())
+            .expect("the Foo exists")
     }
 
     /// Decides once and executes the plan.
@@ -182,7 +207,9 @@ impl Simulation {
                 if self.deployments.contains_key(&*object.key.name) {
                     return Outcome::Rejected;
                 }
-                self.insert(&object.key.name, object.body.clone());
+                let body = self.admit(object.body.clone());
+                self.insert(&object.key.name, body);
+                self.remember(object);
                 Outcome::Done
             }
             Effect::Apply { object, uid, version } => {
@@ -190,11 +217,16 @@ impl Simulation {
                 if !self.is_current(name, uid, version) {
                     return Outcome::Rejected;
                 }
-                let version = self.next_version();
-                let deployment = self.deployments.get_mut(name).expect("it is current");
-                let spec = deployment["spec"].clone();
-                merge(deployment, &object.body);
-                finish_write(deployment, &spec, &version);
+                let before = self.deployments[name].clone();
+                let mut deployment = before.clone();
+                merge(&mut deployment, &object.body);
+                let mut deployment = self.admit(deployment);
+                // A write that changes nothing keeps the version.
+                if deployment != before {
+                    finish_write(&mut deployment, &before["spec"], &self.next_version());
+                }
+                self.deployments.insert(name.to_owned(), deployment);
+                self.remember(object);
                 Outcome::Done
             }
             Effect::Delete { target, .. } => {
@@ -273,6 +305,25 @@ impl Simulation {
     fn is_current(&self, name: &str, uid: &str, version: &str) -> bool {
         let current = self.deployments.get(name).map(identity);
         current.is_some_and(|(its_uid, its_version)| (&*its_uid, &*its_version) == (uid, version))
+    }
+
+    /// Applies the policies to a Deployment that is written.
+    fn admit(&self, mut deployment: Value) -> Value {
+        for (pointer, value) in &self.policy {
+            *deployment.pointer_mut(pointer).expect("the controller sets the field") = value.clone();
+        }
+        deployment
+    }
+
+    /// The process remembers the result of its write.
+    fn remember(&mut self, written: &Object) {
+        let result = &self.deployments[&*written.key.name];
+        let owner = &written.body["metadata"]["ownerReferences"][0]["name"];
+        let foo = owner.as_str().expect("a Foo owns it").to_owned();
+        match Admitted::of(written, &result.to_string()) {
+            Some(admitted) => self.admitted.insert(foo, admitted),
+            None => self.admitted.remove(&foo),
+        };
     }
 
     fn insert(&mut self, name: &str, mut body: Value) {
