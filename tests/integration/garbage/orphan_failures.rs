@@ -2,17 +2,19 @@
 
 use anyhow::{Result, ensure};
 use http::StatusCode;
-use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::api::{admissionregistration::v1::MutatingAdmissionPolicyBinding, events::v1::Event};
 use kube::{
-    Api,
-    api::{DynamicObject, ListParams},
+    Api, ResourceExt,
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
 };
 use portreeve_testing::{CannedResponse, ControlPlane, FaultProxy, Matcher, Repeat, eventually};
+use serde_json::json;
 
 use super::{collector::Collector, unlistable::wait_until_released};
 use crate::fixtures::{
     RETRY_LIMIT,
     dynamic_client::{DynamicClient, Policy},
+    manifests,
     object_builder::{config_map, secret},
 };
 
@@ -81,4 +83,75 @@ async fn an_orphaning_that_a_policy_rejects_is_reported_by_events() -> Result<()
         ensure!(decisions.contains("\"2 dependents orphaned\""), "{decisions}");
     }
     wait_until_released(&dynamic_client, &created[3]).await
+}
+
+/// Makes the apiserver add a reference to this ConfigMap to every Secret in the namespace that is
+/// updated. It takes effect after a moment.
+async fn keep_references(dynamic_client: &DynamicClient, owner: &DynamicObject) -> Result<()> {
+    let name = dynamic_client.name();
+    let (owner, uid) = (owner.name_any(), owner.uid().unwrap_or_default());
+    let references = format!("[{{'apiVersion': 'v1', 'kind': 'ConfigMap', 'name': '{owner}', 'uid': '{uid}'}}]");
+    let policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicy",
+        "metadata": {"name": name},
+        "spec": {
+            "matchConstraints": {
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}},
+                "resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"],
+                    "resources": ["secrets"]}],
+            },
+            "reinvocationPolicy": "Never",
+            "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": format!(
+                "[JSONPatch{{op: 'add', path: '/metadata/ownerReferences', value: {references}}}]"
+            )}}],
+        },
+    });
+    let binding = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicyBinding",
+        "metadata": {"name": name},
+        "spec": {"policyName": name},
+    });
+    let force = PatchParams::apply("an-administrator").force();
+    for document in [&policy, &binding] {
+        manifests::apply(dynamic_client.client(), document, None, &force).await?;
+    }
+    Ok(())
+}
+
+/// The apiserver answers 200 to a patch that admission has undone. If the owner were gone, its
+/// dependent would be garbage.
+#[tokio::test]
+async fn an_orphaning_that_admission_undoes_keeps_the_owner() -> Result<()> {
+    let plane = ControlPlane::start().await?;
+    let dynamic_client = DynamicClient::new(&plane, "gc-restored").await?;
+    let owner = dynamic_client.create(config_map("owner")).await?;
+    let dependent = dynamic_client.create(secret("dependent").owned_by(&owner)).await?;
+    let probe = dynamic_client.create(secret("probe").owned_by(&owner)).await?;
+    keep_references(&dynamic_client, &owner).await?;
+    eventually(RETRY_LIMIT, "the policy to be enforced", || async {
+        let without = json!({"metadata": {"ownerReferences": null}});
+        let dry_run = PatchParams {
+            dry_run: true,
+            ..PatchParams::default()
+        };
+        let patched = dynamic_client
+            .api(&probe)?
+            .patch("probe", &dry_run, &Patch::Merge(without))
+            .await?;
+        ensure!(patched.metadata.owner_references.is_some(), "not enforced");
+        anyhow::Ok(())
+    })
+    .await?;
+    let collector = Collector::start(&plane, &[]).await?;
+    collector.wait_until_observes(&[&dependent]).await?;
+    dynamic_client.delete(&owner, Policy::Orphan).await?;
+    let undone = "an admission policy or webhook has undone it";
+    wait_until_refused(&dynamic_client, &owner, &["owner reference of", undone]).await?;
+    dynamic_client.get(&owner).await?;
+    dynamic_client.get(&dependent).await?;
+
+    let bindings: Api<MutatingAdmissionPolicyBinding> = Api::all(dynamic_client.client().clone());
+    bindings.delete(dynamic_client.name(), &DeleteParams::default()).await?;
+    dynamic_client.wait_until_gone(&owner).await?;
+    wait_until_released(&dynamic_client, &dependent).await
 }

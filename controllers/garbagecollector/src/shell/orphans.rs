@@ -325,6 +325,10 @@ impl CollectorContext {
             work.report_progress();
             let patch = patches::remove_references(&item.uid, &references);
             match requests::patch(&self.writer, &resource, &key, &patch).await {
+                // Once its owner is gone, a dependent that still refers to it would be deleted.
+                Ok(result) if !result.metadata.references_to(&owner.uid).is_empty() => {
+                    return Err(RequestError::restored());
+                }
                 Ok(_) | Err(RequestError::NotFound) => return Ok(()),
                 Err(RequestError::Conflict) => work.charge(1),
                 Err(failure) => return Err(failure),

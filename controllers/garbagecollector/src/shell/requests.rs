@@ -11,7 +11,7 @@ use portreeve_api::{ObjectKey, Resource};
 use portreeve_client::{
     ApiErrorKind, Outage, TimeLimit, error_chain, is_object_not_found, is_unavailable, refusal, retry_after,
 };
-use portreeve_garbagecollector_graph::{Identity, PartialObject, PropagationPolicy};
+use portreeve_garbagecollector_graph::{FOREGROUND, Identity, ORPHAN, PartialObject, PropagationPolicy};
 use portreeve_reconcile::FenceMonitor;
 use portreeve_workqueue::Outcome;
 use serde::{Deserialize, de::DeserializeOwned};
@@ -161,6 +161,16 @@ impl RequestError {
                 Self::Conflict
             }
             _ => Self::of(error, resource, key),
+        }
+    }
+
+    /// Returns the error of a patch whose result still has what the patch removes.
+    pub(super) fn restored() -> Self {
+        Self::Other {
+            message: "the patch succeeded, but an admission policy or webhook has undone it".to_owned(),
+            kind: ApiErrorKind::Forbidden,
+            after: None,
+            is_unavailable: false,
         }
     }
 
@@ -412,7 +422,13 @@ pub(super) async fn remove_finalizer(
         return Ok(());
     };
     let operations = patches::remove_finalizer(uid, place, finalizer);
-    patch(writer, resource, key, &operations).await.map(drop)
+    let result = patch(writer, resource, key, &operations).await?;
+    let remaining = result.metadata.finalizers;
+    let is_restored = (remaining.orphan && finalizer == ORPHAN) || (remaining.foreground && finalizer == FOREGROUND);
+    if is_restored {
+        return Err(RequestError::restored());
+    }
+    Ok(())
 }
 
 /// Returns the position of a finalizer; `None` if the object does not have it, or has another UID.
