@@ -186,6 +186,14 @@ impl SecretCertificate {
         self.state.lock().expires_at.is_some()
     }
 
+    /// Returns whether the Secret has a certificate that cannot be used. The listener then serves
+    /// another one.
+    pub(crate) fn is_refused(&self) -> bool {
+        let state = self.state.lock();
+        let has_certificate = matches!(&state.last, Some((Some(_), Some(_))));
+        has_certificate && state.problem.is_some()
+    }
+
     /// Returns `checker` with a check of the certificate.
     pub(crate) fn add_check(self: &Arc<Self>, checker: HealthChecker) -> HealthChecker {
         let certificate = Arc::clone(self);

@@ -29,6 +29,8 @@ const READYZ: &str = "/readyz";
 const LIMITS: PortLimits = PortLimits {
     connections: 1024,
     idle: Duration::from_mins(2),
+    // Longer than any call of an apiserver.
+    response: Duration::from_secs(10),
 };
 /// How long a replica without a certificate is not ready. It must become ready then, because
 /// otherwise no replica of a version that issues certificates could ever lead.
@@ -133,15 +135,19 @@ async fn closing_time(stop: &Shutdown, delay: Duration) {
 fn readiness(certificate: Option<&Arc<SecretCertificate>>, stop: &Shutdown) -> Readiness {
     let (certificate, stop, started) = (certificate.cloned(), stop.token(), Instant::now());
     Arc::new(move || {
-        let lacks_certificate = certificate.as_ref().is_some_and(|certificate| !certificate.is_loaded());
-        unready(stop.is_cancelled(), lacks_certificate, started.elapsed()).map(str::to_owned)
+        let certificate = certificate.as_ref();
+        let lacks_certificate = certificate.is_some_and(|certificate| !certificate.is_loaded());
+        let is_refused = certificate.is_some_and(|certificate| certificate.is_refused());
+        unready(stop.is_cancelled(), is_refused, lacks_certificate, started.elapsed()).map(str::to_owned)
     })
 }
 
 /// Returns why a replica that started `age` ago should not get requests.
-fn unready(is_stopping: bool, lacks_certificate: bool, age: Duration) -> Option<&'static str> {
+fn unready(is_stopping: bool, is_refused: bool, lacks_certificate: bool, age: Duration) -> Option<&'static str> {
     match (is_stopping, lacks_certificate) {
         (true, _) => Some("shutting down"),
+        // Clients would not trust the one that is served instead.
+        (false, _) if is_refused => Some("the certificate in --tls-secret cannot be used; the log has the reason"),
         (false, true) if age < CERTIFICATE_WAIT => Some("waiting for a certificate in --tls-secret"),
         _ => None,
     }
@@ -211,9 +217,12 @@ mod tests {
     #[test]
     fn a_replica_waits_for_a_certificate_but_not_for_ever() {
         let waiting = Some("waiting for a certificate in --tls-secret");
-        assert_eq!(unready(false, true, Duration::from_secs(29)), waiting);
-        assert_eq!(unready(false, true, Duration::from_secs(30)), None);
-        assert_eq!(unready(false, false, Duration::ZERO), None);
-        assert_eq!(unready(true, false, Duration::from_hours(1)), Some("shutting down"));
+        assert_eq!(unready(false, false, true, Duration::from_secs(29)), waiting);
+        assert_eq!(unready(false, false, true, Duration::from_secs(30)), None);
+        assert_eq!(unready(false, false, false, Duration::ZERO), None);
+        assert_eq!(
+            unready(true, true, false, Duration::from_hours(1)),
+            Some("shutting down")
+        );
     }
 }

@@ -1,10 +1,12 @@
 //! Serves connections, and bounds the number of open ones.
 //!
 //! Architecture Invariant: the number of slots is fixed. A connection is protected from eviction
-//! only while it has an admitted request in progress, or for a short time after its accept, its
-//! last request or its last response. So clients that never finish a handshake, send their headers
-//! byte by byte, never read their response, or wait until the apiserver has rejected their
-//! credentials cannot block a probe.
+//! only while it has an admitted request in progress, or for a short time in which its client sends
+//! nothing, after its last request or after its last response. So clients that never finish a
+//! handshake, send their headers byte by byte, never read their response, or wait until the
+//! apiserver has rejected their credentials cannot block a probe. A connection whose bytes the
+//! server has not processed yet is not evicted: under a flood of handshakes, those of probes would
+//! never end. One that waits for the apiserver is evicted after all that wait for their clients.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -26,6 +28,7 @@ use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
+use crate::client_stream::{ClientStream, Idle};
 use crate::endpoints::RequestHandler;
 
 /// The largest size of a request's head and of one read. It is two hundred times the size of a
@@ -50,6 +53,8 @@ pub(crate) struct Limits {
     pub(crate) headers: Duration,
     /// The time limit from the head of a request to the head of its response.
     pub(crate) request: Duration,
+    /// How long a response may wait for its client.
+    pub(crate) response: Duration,
     /// How old a connection must be for a stop request to close it before its first request. A
     /// client that has just connected fails a call if that happens, and does not repeat it.
     pub(crate) first_request: Duration,
@@ -65,6 +70,7 @@ impl Default for Limits {
             handshake: Duration::from_secs(10),
             headers: Duration::from_secs(32),
             request: Duration::from_mins(1),
+            response: Duration::from_mins(1),
             // Go's net/http has the same limit in Server.Shutdown.
             first_request: Duration::from_secs(5),
             drain: Duration::from_secs(5),
@@ -85,6 +91,8 @@ pub(crate) struct Shared {
 /// The state that the accept loop and a connection's task share.
 struct Slot {
     usage: watch::Sender<Usage>,
+    /// Since when a new connection waits for its client.
+    idle: Idle,
     evict: CancellationToken,
 }
 
@@ -94,8 +102,11 @@ enum Usage {
     New {
         since: Instant,
     },
-    /// No admitted request is in progress: the connection waits for the next request or for its
-    /// admission, or sends a response.
+    /// A request waits for its admission.
+    Admitting {
+        since: Instant,
+    },
+    /// The connection waits for the next request, or sends a response.
     Unused {
         since: Instant,
     },
@@ -153,16 +164,23 @@ impl Connections {
     /// over.
     pub(crate) async fn make_room(&mut self) {
         while !self.has_room() {
+            let grace = self.shared.limits.eviction_grace;
             let unused = self.slots.iter().filter_map(|(_, slot)| match *slot.usage.borrow() {
-                Usage::New { since } | Usage::Unused { since } => Some((since, slot)),
+                Usage::New { .. } => {
+                    // It may have to wait for its client soon.
+                    let since = slot.idle.since().unwrap_or_else(Instant::now);
+                    Some((false, since, slot))
+                }
+                Usage::Unused { since } => Some((false, since, slot)),
+                Usage::Admitting { since } => Some((true, since, slot)),
                 Usage::Active => None,
             });
-            let evictable_at = match unused.min_by_key(|(since, _)| *since) {
-                Some((since, slot)) if since.elapsed() >= self.shared.limits.eviction_grace => {
+            let evictable_at = match unused.min_by_key(|(is_last, since, _)| (*is_last, *since)) {
+                Some((_, since, slot)) if since.elapsed() >= grace => {
                     slot.evict.cancel();
                     None
                 }
-                Some((since, _)) => Some(since + self.shared.limits.eviction_grace),
+                Some((_, since, _)) => Some(since + grace),
                 None => None,
             };
             let idle = Arc::clone(&self.idle);
@@ -181,6 +199,7 @@ impl Connections {
         let usage = watch::Sender::new(Usage::New { since: Instant::now() });
         let slot = Arc::new(Slot {
             usage,
+            idle: Idle::default(),
             evict: CancellationToken::new(),
         });
         let (shared, task_slot, idle) = (self.shared.clone(), Arc::clone(&slot), Arc::clone(&self.idle));
@@ -225,6 +244,7 @@ async fn serve(stream: TcpStream, peer: SocketAddr, shared: Shared, slot: &Arc<S
         stop,
     } = shared;
     let acceptor = TlsAcceptor::from(Arc::clone(&config.borrow()));
+    let stream = ClientStream::new(stream, limits.response, slot.idle.clone());
     let handshake = tokio::time::timeout(limits.handshake, acceptor.accept(stream));
     let mut stopped = pin!(slot.stopped(&stop, limits.first_request));
     let stream = tokio::select! {
@@ -242,7 +262,9 @@ async fn serve(stream: TcpStream, peer: SocketAddr, shared: Shared, slot: &Arc<S
         async move {
             slot.received_request();
             let begin = || ActiveRequest::begin(slot, idle);
-            Ok::<_, Infallible>(handler.handle(request.map(Body::new), certificates, begin).await)
+            let response = handler.handle(request.map(Body::new), certificates, begin).await;
+            slot.answered_request();
+            Ok::<_, Infallible>(response)
         }
     });
     let mut connection = pin!(http(&limits).serve_connection(TokioIo::new(stream), service));
@@ -284,9 +306,19 @@ impl Slot {
         _ = tokio::time::timeout_at(since + age, first_request).await;
     }
 
-    /// Extends the grace period for the admission of a request.
     fn received_request(&self) {
-        self.usage.send_replace(Usage::Unused { since: Instant::now() });
+        self.usage.send_replace(Usage::Admitting { since: Instant::now() });
+    }
+
+    /// Records the end of a request that was not admitted.
+    fn answered_request(&self) {
+        self.usage.send_if_modified(|usage| {
+            let was_admitting = matches!(usage, Usage::Admitting { .. });
+            if was_admitting {
+                *usage = Usage::Unused { since: Instant::now() };
+            }
+            was_admitting
+        });
     }
 }
 

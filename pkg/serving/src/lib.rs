@@ -16,6 +16,7 @@
 mod access;
 mod allowed_paths;
 mod client_certificate;
+mod client_stream;
 mod connection;
 mod endpoints;
 mod health;

@@ -85,6 +85,8 @@ pub struct PortLimits {
     /// an unused connection, because otherwise a request can be lost that a client sends while the
     /// server closes the connection.
     pub idle: Duration,
+    /// How long a response may wait for its client, whose memory it takes.
+    pub response: Duration,
 }
 
 /// A bound listener with its certificate. Clients can connect immediately and wait until
@@ -133,6 +135,7 @@ impl Server {
         server.allowed = allowed;
         server.limits.connections = limits.connections;
         server.limits.headers = limits.idle;
+        server.limits.response = limits.response;
         Ok(Some(server))
     }
 

@@ -270,3 +270,48 @@ async fn requests_that_wait_for_their_admission_do_not_block_others() {
     assert_eq!(running.get("/livez").await.status(), "200");
     assert!(closed(&mut waiting[0]).await, "the oldest is evicted");
 }
+
+#[tokio::test]
+async fn a_request_that_waits_for_its_admission_is_evicted_after_silent_clients() {
+    let running = Running::start(&Args::default(), slots(2), endpoints());
+    let mut waiting = running.connect().await;
+    let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: waiting\r\n\r\n";
+    soon(waiting.write_all(request)).await.unwrap();
+    for _ in 0..3 {
+        let mut silent = soon(TcpStream::connect(running.address)).await.unwrap();
+        assert_eq!(running.get("/livez").await.status(), "200");
+        assert!(closed(&mut silent).await);
+    }
+    let end = tokio::time::timeout(SHORT, waiting.read_u8());
+    assert!(end.await.is_err(), "it was evicted before the silent clients");
+}
+
+/// Handshakes take the processor time of one thread. Each connection that is evicted during its
+/// handshake would come back.
+#[tokio::test]
+async fn a_flood_of_reconnecting_clients_does_not_end_handshakes() {
+    let running = Running::start(&Args::default(), slots(4), endpoints());
+    let flood = async {
+        let clients = (0..64).map(|_| async {
+            loop {
+                let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: stranger\r\n\r\n";
+                if let Ok(connected) = TcpStream::connect(running.address).await
+                    && let Ok(mut stream) = Running::handshake(connected, running.certificate.clone()).await
+                    && stream.write_all(request).await.is_ok()
+                {
+                    _ = stream.read_to_end(&mut Vec::new()).await;
+                }
+            }
+        });
+        futures::future::join_all(clients).await
+    };
+    let scraper = async {
+        for _ in 0..10 {
+            assert_eq!(running.get("/livez").await.status(), "200");
+        }
+    };
+    tokio::select! {
+        _ = flood => {}
+        () = scraper => {}
+    }
+}
