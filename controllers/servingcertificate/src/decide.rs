@@ -36,6 +36,11 @@ pub(crate) const REPORTED_EVERY: SignedDuration = SignedDuration::from_hours(1);
 /// How long a Secret without a usable certificate waits for objects that do not trust the newest
 /// CA, for example because the leader may not write them.
 const PUBLISHED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
+/// By how much the clocks of the leader and of the apiserver may differ. With a wrong clock, the
+/// leader would issue certificates that are not valid, and remove CAs that are.
+const LARGEST_CLOCK_DIFFERENCE: SignedDuration = SignedDuration::from_hours(1);
+/// How often the clocks are compared while they differ.
+const CLOCK_CHECKED_EVERY: SignedDuration = SignedDuration::from_mins(1);
 /// The version of an object that does not exist. etcd's first revision is that of the empty store,
 /// so no object has it, and an apply with it creates the object or fails.
 const ABSENT: &str = "1";
@@ -51,6 +56,8 @@ pub(crate) struct Observed {
     pub(crate) settings: Arc<Settings>,
     pub(crate) waits: Waits,
     pub(crate) fresh: FreshKeys,
+    /// By how much the apiserver's clock is ahead, if that is known.
+    pub(crate) server_offset: Option<SignedDuration>,
 }
 
 /// The CAs, the newest first.
@@ -64,12 +71,38 @@ struct Authorities {
 /// Decides what to write. Plans nothing if a certificate cannot be created, which does not happen
 /// with names that the flag accepts.
 pub(crate) fn decide(observed: &Observed, now: Timestamp) -> Plan {
-    match &observed.secret {
+    let secret = observed.secret.as_ref();
+    if secret.is_some_and(|secret| secret.metadata.is_terminating()) {
         // It is recreated when it is gone.
-        Some(secret) if secret.metadata.is_terminating() => Plan::nothing(),
+        return Plan::nothing();
+    }
+    if let Some(problem) = observed.server_offset.and_then(clock_problem) {
+        let content = EventContent::warning("ClockDiffers", "Issue", problem).report_once("clock");
+        return Plan {
+            effects: observed
+                .secret
+                .iter()
+                .map(|secret| event(secret, content.clone()))
+                .collect(),
+            next: Next::At(now.saturating_add(CLOCK_CHECKED_EVERY).unwrap_or(Timestamp::MAX)),
+        };
+    }
+    match &observed.secret {
         Some(secret) => planned(observed, secret, now).unwrap_or_else(Plan::nothing),
         None => creation(observed, now).unwrap_or_else(Plan::nothing),
     }
+}
+
+/// Returns why nothing may be issued, if the apiserver's clock is too far ahead or behind.
+pub(crate) fn clock_problem(server_offset: SignedDuration) -> Option<String> {
+    let difference = -server_offset;
+    (difference.abs() > LARGEST_CLOCK_DIFFERENCE).then(|| {
+        let direction = if difference.is_negative() { "behind" } else { "ahead of" };
+        format!(
+            "No certificate is issued, because the clock of this replica is {} s {direction} the apiserver's: set the clock",
+            difference.abs().as_secs()
+        )
+    })
 }
 
 /// Returns the creation of the Secret, without a certificate: its CA must be published before.
@@ -154,7 +187,8 @@ fn authorities(observed: &Observed, secret: &CachedSecret, now: Timestamp) -> Op
     };
     certificates.retain(|authority| {
         let is_newest = authority.pem == newest.pem;
-        is_newest || is_in_use(authority) || now < removal(authority, &newest, settings.certificate_lifetime)
+        // A CA is never removed by the write that adds another one.
+        is_new || is_newest || is_in_use(authority) || now < removal(authority, &newest, settings.certificate_lifetime)
     });
     while certificates.len() > MAX_AUTHORITIES {
         let superfluous = certificates.iter().rposition(|authority| !is_in_use(authority))?;

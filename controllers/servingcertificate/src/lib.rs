@@ -33,7 +33,8 @@ use parking_lot::Mutex;
 use portreeve_api::{ObjectKey, Resource};
 use portreeve_informer::{Informer, Watch};
 use portreeve_reconcile::{
-    BuildError, Context, Descriptor, Effect, EventContent, KeyedController, Plan, Reconciler, Registrations,
+    BuildError, Context, Descriptor, Effect, EventContent, KeyedController, Plan, ReadinessCheck, ReadinessChecker,
+    ReadinessStatus, Reconciler, Registrations, ServerClock,
 };
 
 use crate::{
@@ -86,6 +87,7 @@ fn build(ctx: &Context<'_>) -> Result<Registrations, BuildError> {
         bundles: bundles.clone(),
         settings: Arc::new(settings(ctx)?),
         memory: Mutex::default(),
+        server_clock: ctx.shared.server_clock.clone(),
     };
     let all: Vec<_> = bundles.iter().map(|(location, _)| location.queue_key()).collect();
     let all: Vec<_> = std::iter::once(secret.clone()).chain(all).collect();
@@ -97,7 +99,21 @@ fn build(ctx: &Context<'_>) -> Result<Registrations, BuildError> {
         let keys = [location.queue_key(), secret.clone()];
         controller = controller.watch(&informer, move |_| keys.clone());
     }
-    Ok(controller.build())
+    let mut registrations = controller.build();
+    registrations.readiness_checkers.push(clock_checker(ctx));
+    Ok(registrations)
+}
+
+/// Returns the check of this replica's clock, which fails if it is too far from the apiserver's.
+fn clock_checker(ctx: &Context<'_>) -> ReadinessChecker {
+    let server_clock = ctx.shared.server_clock.clone();
+    Arc::new(move || {
+        let problem = server_clock.offset().and_then(decide::clock_problem);
+        vec![ReadinessCheck {
+            name: "clock".to_owned(),
+            state: problem.map_or(ReadinessStatus::Ok, ReadinessStatus::Failed),
+        }]
+    })
 }
 
 fn settings(ctx: &Context<'_>) -> Result<Settings, BuildError> {
@@ -155,6 +171,7 @@ struct CertificateReconciler {
     bundles: Vec<(BundleLocation, Informer<CachedBundle>)>,
     settings: Arc<Settings>,
     memory: Mutex<Memory>,
+    server_clock: ServerClock,
 }
 
 /// What a decision knows: about the Secret, or about one object that publishes CAs.
@@ -183,6 +200,7 @@ impl Reconciler for CertificateReconciler {
                 settings,
                 waits,
                 fresh: FreshKeys::generate(),
+                server_offset: self.server_clock.offset(),
             })));
         }
         let (location, informer) = self.bundles.iter().find(|(location, _)| location.queue_key() == *key)?;

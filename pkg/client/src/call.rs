@@ -13,13 +13,14 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body as _;
 use http_body_util::{Either, Full};
 use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection};
+use jiff::Timestamp;
 use kube::client::Body;
 use prometheus::Histogram;
 use tokio::time::{Instant, sleep_until};
 use tower::{BoxError, Service};
 
 use crate::{
-    Fence, Metrics, Outage,
+    Fence, Metrics, Outage, ServerClock, TimeLimit,
     api_error_kind::is_connection_error,
     body::{CallAborted, CallMetrics, TimedBody},
     outage::RequestResult,
@@ -34,6 +35,7 @@ pub(crate) struct CallContext {
     pub(crate) limiter: Option<Arc<RateLimiter>>,
     pub(crate) metrics: Metrics,
     pub(crate) outage: Outage,
+    pub(crate) server_clock: ServerClock,
     /// The time limit of a call on its connection, including its body, and of the wait for the
     /// connection.
     pub(crate) limit: Duration,
@@ -49,11 +51,6 @@ pub(crate) struct ApiService<S> {
     pub(crate) shared: Arc<CallContext>,
     pub(crate) user_agent: HeaderValue,
 }
-
-/// An extension of a request that shortens its time limit. Unlike a timeout around the call, it
-/// does not include the wait for our own rate limit.
-#[derive(Clone, Copy, Debug)]
-pub struct TimeLimit(pub Duration);
 
 type ApiResponse<B> = Response<Either<TimedBody<B>, Full<Bytes>>>;
 
@@ -129,6 +126,10 @@ impl CallContext {
         };
         let response = response.inspect_err(|_| measured.durations.observe(started.elapsed().as_secs_f64()))?;
         self.fence.observe(response.headers());
+        self.server_clock.observe(response.headers(), Timestamp::now());
+        if let Some(offset) = self.server_clock.offset() {
+            self.metrics.clock_offset.set(offset.as_secs_f64());
+        }
         // Only an open watch has no deadline. A watch that is rejected ends like any other call.
         let open_watch = watch && response.status().is_success();
         let deadline = (!open_watch).then_some((limit, CallAborted::TimedOut(call_limit)));

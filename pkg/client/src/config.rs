@@ -20,7 +20,7 @@ use tower::{
 };
 
 use crate::{
-    Fence, Metrics, Outage,
+    Fence, Metrics, Outage, ServerClock,
     call::{ApiService, CallContext},
     dial::Dialer,
     error_chain::RedactedAuthError,
@@ -232,6 +232,7 @@ impl Connection {
                 limiter: limiter.map(Arc::new),
                 metrics: settings.metrics,
                 outage: settings.outage,
+                server_clock: ServerClock::default(),
                 limit: settings.call_limit,
                 host: host(&url).unwrap_or_default(),
             }),
@@ -275,6 +276,11 @@ impl Connection {
     /// Returns the record of outages.
     pub fn outage(&self) -> &Outage {
         &self.shared.outage
+    }
+
+    /// Returns the apiserver's clock.
+    pub fn server_clock(&self) -> &ServerClock {
+        &self.shared.server_clock
     }
 
     /// Returns the apiserver's address.

@@ -34,11 +34,12 @@ mod metrics;
 mod outage;
 mod rate;
 mod refusal;
+mod server_clock;
+mod time_limit;
 
 pub use api_error_kind::{
     ApiErrorKind, FENCED_BY_SERVER, is_object_not_found, is_timeout, is_unavailable, retry_after,
 };
-pub use call::TimeLimit;
 pub use config::{Args, Connection, Error, Settings, parse_qps};
 pub use duration::parse_duration;
 pub use error_chain::error_chain;
@@ -46,3 +47,5 @@ pub use fence::{AlwaysOpen, Fence, Fenced, ReadOnly};
 pub use metrics::Metrics;
 pub use outage::{Outage, OutageCount, readyz};
 pub use refusal::refusal;
+pub use server_clock::{ServerClock, date};
+pub use time_limit::TimeLimit;

@@ -2,7 +2,7 @@
 //! count of reloaded credentials.
 
 use portreeve_metrics::Registry;
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts};
+use prometheus::{Gauge, HistogramOpts, HistogramVec, IntCounterVec, Opts};
 
 const DURATION_BUCKETS: &[f64] = &[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
 const SIZE_BUCKETS: &[f64] = &[
@@ -28,6 +28,7 @@ pub struct Metrics {
     pub(crate) response_sizes: HistogramVec,
     pub(crate) limiter_durations: HistogramVec,
     pub(crate) credential_reloads: IntCounterVec,
+    pub(crate) clock_offset: Gauge,
 }
 
 impl Metrics {
@@ -80,6 +81,11 @@ impl Metrics {
                 ),
                 &["status"],
             )?,
+            clock_offset: Gauge::new(
+                "portreeve_apiserver_clock_offset_seconds",
+                "Seconds by which the apiserver's clock is ahead of this machine's, by the Date of its last response, \
+                 which has whole seconds.",
+            )?,
         };
         registry.register(Box::new(metrics.requests.clone()))?;
         registry.register(Box::new(metrics.durations.clone()))?;
@@ -87,6 +93,7 @@ impl Metrics {
         registry.register(Box::new(metrics.response_sizes.clone()))?;
         registry.register(Box::new(metrics.limiter_durations.clone()))?;
         registry.register(Box::new(metrics.credential_reloads.clone()))?;
+        registry.register(Box::new(metrics.clock_offset.clone()))?;
         // A rate needs the series before the first failure.
         for status in [Self::SUCCESS, Self::FAILURE] {
             metrics.credential_reloads.with_label_values(&[status]);

@@ -12,12 +12,12 @@ use http::Request;
 use kube::Client;
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep},
 };
 
 use self::state::OutageState;
 pub(crate) use self::state::RequestResult;
-use crate::is_unavailable;
+use crate::{TimeLimit, is_unavailable};
 
 /// The interval of probes in the first minute without a success.
 const PROBE_INTERVAL: Duration = Duration::from_millis(250);
@@ -134,10 +134,10 @@ impl Outage {
                 continue;
             }
             // The client records the result too, but it does not know that this is a probe.
-            let result = match timeout(PROBE_TIMEOUT, readyz(client)).await {
-                Ok(Ok(())) => RequestResult::Success,
-                Ok(Err(error)) if !is_unavailable(&error) => RequestResult::Rejected,
-                Ok(Err(_)) | Err(_) => RequestResult::Unavailable,
+            let result = match readyz(client).await {
+                Ok(()) => RequestResult::Success,
+                Err(error) if !is_unavailable(&error) => RequestResult::Rejected,
+                Err(_) => RequestResult::Unavailable,
             };
             self.0
                 .send_if_modified(|state| state.record_probe(result, Instant::now()));
@@ -157,13 +157,14 @@ fn spread_of(waits: usize) -> Duration {
     SPREAD_EACH.saturating_mul(waits).clamp(SPREAD, MAX_WAIT)
 }
 
-/// Asks the apiserver whether it is ready to serve.
+/// Asks the apiserver whether it is ready to serve, for at most 5 s.
 ///
 /// # Errors
 ///
 /// Returns an error if it does not answer with a 200.
 pub async fn readyz(client: &Client) -> Result<(), kube::Error> {
     let request = Request::get("/readyz")
+        .extension(TimeLimit(PROBE_TIMEOUT))
         .body(Vec::new())
         .map_err(kube::Error::HttpError)?;
     client.request_text(request).await.map(drop)

@@ -9,10 +9,10 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderMap, header};
-use jiff::{Timestamp, fmt::rfc2822::DateTimeParser};
+use http::HeaderMap;
+use jiff::Timestamp;
 use parking_lot::Mutex;
-use portreeve_client::{Fence, Fenced};
+use portreeve_client::{Fence, Fenced, date};
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{boot_clock, elector::BootTime, server_time::ServerTime};
@@ -125,19 +125,13 @@ impl Fence for LeaseFence {
     }
 }
 
-/// Returns the `Date` of a response.
-pub(crate) fn date(response: &HeaderMap) -> Option<Timestamp> {
-    let date = response.get(header::DATE)?;
-    DateTimeParser::new().parse_timestamp(date).ok()
-}
-
 fn nanoseconds(time: Option<BootTime>) -> u64 {
     time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
+    use http::{HeaderValue, header};
 
     use super::*;
 

@@ -40,7 +40,6 @@ use tower::{BoxError, Service};
 use crate::{
     LeaseFence, WallClock, annotations, boot_clock,
     elector::{BootTime, ObservedRecord},
-    fence,
 };
 
 /// The holder name that the lock sees for this process.
@@ -409,7 +408,7 @@ impl Guard {
             self.fence.observe(response.headers());
             return Ok(response);
         }
-        write.date = fence::date(response.headers());
+        write.date = portreeve_client::date(response.headers());
         self.cache.state.lock().write = Some(write);
         let lease = parse_body(response).await?;
         self.cache.record_response(&lease, known_at_request)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use kube::Client;
-use portreeve_client::Outage;
+use portreeve_client::{Outage, ServerClock};
 use portreeve_informer::{Informer, Projection, Watch};
 use portreeve_metrics::Registry;
 use portreeve_workqueue::RetryBudget;
@@ -44,6 +44,8 @@ pub struct SharedContext {
     pub retry_budget: RetryBudget,
     /// Ends the waits of failed keys after an outage.
     pub outage: Outage,
+    /// The apiserver's clock.
+    pub server_clock: ServerClock,
     /// The metrics of workers.
     pub metrics: Metrics,
     /// Whether to log plans without writing anything.

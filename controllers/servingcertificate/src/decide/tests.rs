@@ -348,3 +348,45 @@ fn a_secret_that_is_being_deleted_is_left_alone() {
     observed.secret = Some(secret);
     assert_eq!(decide(&observed, Timestamp::UNIX_EPOCH), Plan::nothing());
 }
+
+/// It would issue a CA that is not valid yet, or remove one that is valid.
+#[test]
+fn a_leader_with_a_wrong_clock_changes_nothing() {
+    let mut cluster = Cluster::issued();
+    let before = (cluster.secret.clone(), cluster.bundles());
+    for offset in [DAY * 365, DAY * -365] {
+        cluster.events.clear();
+        cluster.replace_leader(offset);
+        assert_eq!(cluster.settle(), Some(cluster.now + MINUTE));
+        assert_eq!((cluster.secret.clone(), cluster.bundles()), before);
+        assert!(
+            cluster.events[0].starts_with("ClockDiffers: No certificate"),
+            "{:?}",
+            cluster.events
+        );
+    }
+    cluster.replace_leader(HOUR);
+    cluster.events.clear();
+    cluster.settle();
+    assert!(cluster.events.is_empty(), "{:?}", cluster.events);
+}
+
+#[test]
+fn no_ca_is_removed_by_the_write_that_adds_another_one() {
+    let mut cluster = Cluster::issued();
+    cluster.set(AUTHORITY_KEY, "");
+    cluster.settle();
+    let pems = |cluster: &Cluster| {
+        cluster
+            .stored()
+            .into_iter()
+            .map(|authority| authority.pem)
+            .collect::<Vec<_>>()
+    };
+    let old = pems(&cluster);
+    assert_eq!(old.len(), 2);
+    cluster.now = cluster.stored()[0].renewal();
+    let plan = cluster.plan(0);
+    cluster.apply(&plan);
+    assert_eq!(pems(&cluster)[1..], old, "the third one was only added");
+}

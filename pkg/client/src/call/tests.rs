@@ -38,6 +38,7 @@ fn test_stack() -> TestStack {
         limiter: None,
         metrics: Metrics::register(&registry).unwrap(),
         outage: Outage::default(),
+        server_clock: ServerClock::default(),
         limit: Duration::from_secs(30),
         host: "apiserver:6443".to_owned(),
     };

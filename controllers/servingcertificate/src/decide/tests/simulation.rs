@@ -153,6 +153,7 @@ impl Cluster {
             settings: self.cached_settings(),
             waits: self.leader.memory.update(state, instant + elapsed),
             fresh: FreshKeys::generate(),
+            server_offset: Some(-self.leader.offset),
         }
     }
 
