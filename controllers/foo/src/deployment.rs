@@ -97,7 +97,8 @@ impl CachedDeployment {
         serde_json::from_str(self.spec.as_ref()?.get()).ok()
     }
 
-    /// Returns the fields of `desired`, a [`desired`] Deployment, of which the actual value differs.
+    /// Returns the fields of `desired`, which is a [`desired`] Deployment, whose actual value
+    /// differs.
     pub(crate) fn differences(&self, desired: &Value) -> Vec<String> {
         let mut differences = Vec::new();
         let metadata = &desired["metadata"];

@@ -1,3 +1,5 @@
+use kube::core::Status;
+
 use super::*;
 
 const PODS: Resource = Resource::namespaced("", "v1", "Pod", "pods");
