@@ -20,6 +20,7 @@ mod debug;
 mod denials;
 mod dry_run;
 mod election;
+mod events;
 #[path = "../faults/mod.rs"]
 mod faults;
 mod fence;
