@@ -1,5 +1,6 @@
 //! The webhooks of CronTabs and Foos, called by a real apiserver.
 
+mod attacks;
 mod environment;
 mod failures;
 mod requests;

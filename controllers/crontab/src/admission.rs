@@ -11,7 +11,7 @@ mod reviewed;
 use std::cmp::Ordering;
 
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
-use portreeve_api::{CRONTAB_POLICIES, CRONTABS, V2_FIELDS};
+use portreeve_api::{CRONTAB_POLICIES, CRONTABS, MAX_SCHEDULES, V2_FIELDS};
 use portreeve_cron::{Dialect, DstPolicy, Schedule, load_zone};
 use portreeve_reconcile::admission::{FieldError, Review, Verdict, Webhook};
 use serde::Deserialize;
@@ -81,8 +81,17 @@ fn validate(review: &Review<'_, ReviewedCronTab>) -> Verdict {
         let field = format!("metadata.annotations[{V2_FIELDS}]");
         verdict = verdict.error(FieldError::forbidden(&field, "", problem));
     }
+    let is_too_many = |schedules: &[ReviewedSchedule]| schedules.len() > MAX_SCHEDULES;
+    if is_too_many(&review.new.schedules) && old.is_none_or(|old| !is_too_many(&old.schedules)) {
+        let message = format!("a CronTab can have at most {MAX_SCHEDULES} schedules");
+        verdict = verdict.error(FieldError::forbidden("spec.schedules", "", message));
+    }
+    if !verdict.errors.is_empty() {
+        return verdict;
+    }
     let mut is_changed = false;
-    for schedule in &review.new.schedules {
+    // An object that was stored without the webhook may have more.
+    for schedule in review.new.schedules.iter().take(MAX_SCHEDULES) {
         let old = old.and_then(|old| old.schedules.iter().find(|old| old.path == schedule.path));
         if old != Some(schedule) {
             is_changed = true;

@@ -14,15 +14,18 @@
 //!
 //! Architecture Invariant: pure.
 
+mod annotations;
 pub(crate) mod fields;
 mod leaves;
 mod places;
 mod v2_only;
 
-use portreeve_api::{CRONTABS, CRONTABS_V2, V2_FIELDS};
-use serde_json::{Map, Value};
+use std::mem;
+
+use portreeve_api::{CRONTABS, CRONTABS_V2, LazyObject, LazyValue, V2_FIELDS};
 
 use self::{
+    annotations::Annotations,
     fields::{SCHEDULES, SPEC_FIELDS, STATUS_FIELDS},
     places::{put, take},
     v2_only::V2Only,
@@ -39,97 +42,87 @@ const DROPPED: &str = r#"{"dropped":true}"#;
 /// # Errors
 ///
 /// Returns an error only if the version is not one of ours, whatever the object contains.
-pub(crate) fn convert(mut object: Value, api_version: &str) -> Result<Value, String> {
+pub(crate) fn convert(object: &mut LazyObject<'_>, api_version: &str) -> Result<(), String> {
     if api_version == CRONTABS_V2.api_version() {
-        to_v2(&mut object);
+        to_v2(object);
     } else if api_version == CRONTABS.api_version() {
-        to_v1(&mut object);
+        to_v1(object);
     } else {
         return Err(format!(
             "cannot convert to {api_version:?}: CronTabs have the versions v1 and v2"
         ));
     }
-    Ok(object)
+    Ok(())
 }
 
-fn to_v2(object: &mut Value) {
-    let spec = object
-        .get_mut("spec")
-        .and_then(Value::as_object_mut)
-        .map(std::mem::take);
-    if let Some(spec) = spec {
-        let stored = take_annotation(object, V2_FIELDS).filter(|stored| stored != DROPPED);
+fn to_v2(object: &mut LazyObject<'_>) {
+    if let Some(spec) = take_spec(object) {
+        let mut annotations = Annotations::take(object);
+        let stored = annotations.remove(V2_FIELDS);
+        let stored = stored.filter(|stored| !stored.is_string(DROPPED));
         let mut v2_only = stored.as_ref().and_then(V2Only::read);
-        if let Some(v2_only) = &mut v2_only {
-            v2_only.retain_marked(|marker| take_annotation(object, marker).is_some());
+        if let Some(read) = &mut v2_only
+            && read
+                .retain_marked(|marker| annotations.remove(marker).is_some())
+                .is_err()
+        {
+            v2_only = None;
         }
         // The annotations of leaves mean nothing without the other one.
-        remove_annotations(object, v2_only::is_marker);
+        annotations.remove_all(v2_only::is_marker);
         // An annotation that is not ours stays.
-        let annotation = if let Some(v2_only) = &v2_only {
-            v2_only.annotation.clone()
-        } else {
-            stored
+        let annotation = match &mut v2_only {
+            Some(v2_only) => v2_only.annotation.take(),
+            None => stored,
         };
-        set_annotation(object, V2_FIELDS, annotation);
-        object["spec"] = spec_to_v2(spec, v2_only.unwrap_or_default()).into();
+        if let Some(annotation) = annotation {
+            annotations.set(V2_FIELDS.to_owned(), annotation);
+        }
+        annotations.put_back(object);
+        object.insert("spec", spec_to_v2(spec, v2_only.unwrap_or_default()).into());
     }
     if let Some(status) = object.get_mut("status") {
         status_to_v2(status);
     }
 }
 
-fn to_v1(object: &mut Value) {
-    let spec = object
-        .get_mut("spec")
-        .and_then(Value::as_object_mut)
-        .map(std::mem::take);
-    if let Some(spec) = spec {
-        let annotation = take_annotation(object, V2_FIELDS);
+/// Returns whether v1 has room for everything that only v2 has.
+fn to_v1(object: &mut LazyObject<'_>) -> bool {
+    let mut is_complete = true;
+    if let Some(spec) = take_spec(object) {
+        let mut annotations = Annotations::take(object);
+        let annotation = annotations.remove(V2_FIELDS);
         let (spec, v2_only) = spec_to_v1(spec, annotation);
-        let markers = v2_only.markers();
-        for (marker, path) in &markers {
-            set_annotation(object, marker, Some((**path).into()));
-        }
-        set_annotation(object, V2_FIELDS, v2_only.write());
-        if annotation_bytes(object) > MAX_ANNOTATION_BYTES {
-            for (marker, _) in &markers {
-                take_annotation(object, marker);
-            }
-            set_annotation(object, V2_FIELDS, Some(DROPPED.into()));
-            if annotation_bytes(object) > MAX_ANNOTATION_BYTES {
-                take_annotation(object, V2_FIELDS);
-            }
-        }
-        object["spec"] = spec.into();
+        is_complete = annotations.add(v2_only);
+        annotations.put_back(object);
+        object.insert("spec", spec.into());
     }
     if let Some(status) = object.get_mut("status") {
         status_to_v1(status);
     }
+    is_complete
+}
+
+/// Returns whether this is the key of an annotation in which v1 stores what only v2 has.
+pub(crate) fn is_ours(annotation: &str) -> bool {
+    annotation == V2_FIELDS || v2_only::is_marker(annotation)
 }
 
 /// Returns whether v1 can store what only v2 has of an object of v2.
-pub(crate) fn fits_v1(object: &Value) -> bool {
-    let mut in_v1 = object.clone();
-    to_v1(&mut in_v1);
-    to_v2(&mut in_v1);
-    in_v1.get("spec") == object.get("spec")
+pub(crate) fn fits_v1(mut object: LazyObject<'_>) -> bool {
+    to_v1(&mut object)
 }
 
-/// Returns the size of all annotations, as the apiserver counts it.
-fn annotation_bytes(object: &Value) -> usize {
-    let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object);
-    let annotations = annotations.into_iter().flatten();
-    annotations
-        .map(|(name, value)| name.len() + value.as_str().map_or(0, str::len))
-        .sum()
+/// Takes the fields of the spec; `None` if it is no object.
+fn take_spec<'a>(object: &mut LazyObject<'a>) -> Option<LazyObject<'a>> {
+    object.get_mut("spec")?.as_object_mut().map(mem::take)
 }
 
 /// Converts a spec of v1. `v2_only` is what the annotation stores.
-fn spec_to_v2(mut spec: Map<String, Value>, v2_only: V2Only) -> Map<String, Value> {
+fn spec_to_v2<'a>(mut spec: LazyObject<'a>, v2_only: V2Only<'a>) -> LazyObject<'a> {
     // The schema of v1 has no such fields, so the apiserver removes them as well.
     spec.retain(|name, _| !fields::is_v2_group(name));
-    let mut restored = Value::Object(v2_only.restore(&spec));
+    let mut restored = LazyValue::Object(v2_only.restore(&mut spec));
     for field in SPEC_FIELDS {
         // Only an annotation that was edited contains a value of a field that v1 has.
         take(&mut restored, field.v2);
@@ -137,32 +130,37 @@ fn spec_to_v2(mut spec: Map<String, Value>, v2_only: V2Only) -> Map<String, Valu
             put(&mut restored, field.v2, value);
         }
     }
-    if let Value::Object(restored) = restored {
-        spec.extend(restored);
+    if let LazyValue::Object(restored) = restored {
+        for (name, value) in restored {
+            spec.insert(name, value);
+        }
     }
     spec
 }
 
 /// Converts a spec of v2, and returns what v1 cannot express.
-fn spec_to_v1(spec: Map<String, Value>, annotation: Option<Value>) -> (Map<String, Value>, V2Only) {
-    let mut rest = Value::Object(spec);
+fn spec_to_v1<'a>(spec: LazyObject<'a>, annotation: Option<LazyValue<'a>>) -> (LazyObject<'a>, V2Only<'a>) {
+    let mut rest = LazyValue::Object(spec);
     let moved: Vec<_> = SPEC_FIELDS
         .iter()
         .filter_map(|field| Some((field.v1, take(&mut rest, field.v2)?)))
         .collect();
-    let Value::Object(mut spec) = rest else {
-        return (Map::new(), V2Only::default());
+    let LazyValue::Object(rest) = rest else {
+        return (LazyObject::default(), V2Only::default());
     };
-    let names: Vec<String> = spec.keys().filter(|name| fields::is_v2_only(name)).cloned().collect();
-    let v2_only: Map<String, Value> = names.iter().filter_map(|name| spec.remove_entry(name)).collect();
-    spec.extend(moved.into_iter().map(|(name, value)| (name.to_owned(), value)));
-    let v2_only = V2Only::new(v2_only, annotation, &spec);
+    let (v2_only, rest): (Vec<_>, Vec<_>) = rest.into_iter().partition(|(name, _)| fields::is_v2_only(name));
+    let mut spec: LazyObject<'a> = rest.into_iter().collect();
+    for (name, value) in moved {
+        spec.insert(name, value);
+    }
+    let v2_only = V2Only::new(v2_only.into_iter().collect(), annotation, &mut spec);
     (spec, v2_only)
 }
 
 /// Moves the times of the schedule `default` from the top of a status to its entry.
-fn status_to_v2(status: &mut Value) {
-    if !has_list_or_none(status) {
+fn status_to_v2(status: &mut LazyValue<'_>) {
+    let has_place = |status: &mut LazyObject<'_>| status.get(SCHEDULES).is_none_or(LazyValue::is_array);
+    if !status.as_object_mut().is_some_and(has_place) {
         return;
     }
     for field in STATUS_FIELDS {
@@ -174,54 +172,16 @@ fn status_to_v2(status: &mut Value) {
 }
 
 /// Moves the times of the schedule `default` to the top of a status.
-pub(crate) fn status_to_v1(status: &mut Value) {
+pub(crate) fn status_to_v1(status: &mut LazyValue<'_>) {
     for field in STATUS_FIELDS {
-        if status.get(field.v1).is_none()
+        if status.get_mut(field.v1).is_none()
             && let Some(value) = take(status, field.v2)
+            && let Some(status) = status.as_object_mut()
         {
-            status[field.v1] = value;
+            status.insert(field.v1, value);
         }
     }
-}
-
-/// Returns whether the entry of a schedule has a place in this status.
-fn has_list_or_none(status: &Value) -> bool {
-    status.is_object() && status.get(SCHEDULES).is_none_or(Value::is_array)
-}
-
-fn take_annotation(object: &mut Value, key: &str) -> Option<Value> {
-    let metadata = object.get_mut("metadata")?;
-    let annotations = metadata.get_mut("annotations")?.as_object_mut()?;
-    let value = annotations.remove(key);
-    if value.is_some() && annotations.is_empty() {
-        metadata.as_object_mut()?.remove("annotations");
-    }
-    value
-}
-
-fn remove_annotations(object: &mut Value, is_removed: impl Fn(&str) -> bool) {
-    let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object);
-    let names = annotations.into_iter().flat_map(Map::keys);
-    let names: Vec<_> = names.filter(|name| is_removed(name)).cloned().collect();
-    for name in names {
-        take_annotation(object, &name);
-    }
-}
-
-fn set_annotation(object: &mut Value, key: &str, value: Option<Value>) {
-    let Some(value) = value else { return };
-    for path in ["/metadata", "/metadata/annotations"] {
-        let (parent, name) = path.rsplit_once('/').unwrap_or_default();
-        let Some(Value::Object(parent)) = object.pointer_mut(parent) else {
-            return;
-        };
-        let child = parent.entry(name).or_insert(Value::Null);
-        if !child.is_object() {
-            *child = Value::Object(Map::new());
-        }
-    }
-    object["metadata"]["annotations"][key] = value;
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

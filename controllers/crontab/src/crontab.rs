@@ -10,7 +10,7 @@ use std::sync::{Arc, LazyLock};
 
 use jiff::{Timestamp, tz::TimeZone};
 use portreeve_api::{
-    CRONTABS, CRONTABS_V2, CronTabV2Status, DEFAULT_SCHEDULE, JobNameFormat, Resource, ScheduleStatus,
+    CRONTABS, CRONTABS_V2, CronTabV2Status, DEFAULT_SCHEDULE, JobNameFormat, LazyValue, Resource, ScheduleStatus,
     conditions::{self, ConditionStatus, ConditionUpdate},
 };
 use portreeve_reconcile::{LATENCY_BUCKETS, Object};
@@ -114,11 +114,14 @@ impl CachedCronTab {
 
     /// Returns the merge patch of a status, in the version that the object was read in.
     fn status_patch(&self, status: &CronTabV2Status) -> Value {
-        let mut patch = json!(status);
+        let patch = json!(status);
         if self.version == Version::V2 {
             return patch;
         }
-        conversion::status_to_v1(&mut patch);
+        let encoded = patch.to_string();
+        let mut converted = serde_json::from_str(&encoded).unwrap_or_else(|_| LazyValue::null());
+        conversion::status_to_v1(&mut converted);
+        let mut patch = json!(converted);
         // Null removes what the status recorded before.
         let had_list = self.status.as_ref().is_some_and(|recorded| {
             let mut schedules = recorded.schedules.iter();

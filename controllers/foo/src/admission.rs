@@ -2,10 +2,9 @@
 //!
 //! Architecture Invariant: pure.
 
-use portreeve_api::FOOS;
+use portreeve_api::{FOOS, LazyObject};
 use portreeve_reconcile::admission::{Review, Verdict, Webhook, set_default};
 use serde::Deserialize;
-use serde_json::Value;
 
 const NAME: &str = "foos.samplecontroller.k8s.io";
 /// The length of the longest DNS label.
@@ -36,12 +35,11 @@ pub(crate) fn webhooks() -> Vec<Webhook> {
 ///
 /// A name that the definition would reject is no default: the error would name a field that the
 /// user has not set. A generated name does not exist yet.
-fn default(mut foo: Value) -> Value {
-    let name = foo["metadata"]["name"].as_str().filter(|name| is_label(name));
-    if let Some(name) = name.map(str::to_owned) {
-        set_default(&mut foo, &["spec", "deploymentName"], name);
+fn default(foo: &mut LazyObject<'_>) {
+    let name = foo.text_at(&["metadata", "name"]);
+    if let Some(name) = name.filter(|name| is_label(name)) {
+        set_default(foo, &["spec", "deploymentName"], name);
     }
-    foo
 }
 
 /// Returns whether this is a DNS label, as the definition demands of `deploymentName`.
@@ -67,6 +65,7 @@ fn validate(review: &Review<'_, ReviewedFoo>) -> Verdict {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
+    use portreeve_reconcile::admission::with_defaults;
     use serde_json::json;
 
     use super::*;
@@ -75,7 +74,7 @@ mod tests {
     fn the_deployment_is_named_after_the_foo() {
         let foo = json!({"metadata": {"name": "a"}, "spec": {"replicas": 2}});
         assert_eq!(
-            default(foo),
+            with_defaults(default, &foo),
             json!({"metadata": {"name": "a"}, "spec": {"replicas": 2, "deploymentName": "a"}})
         );
         for unchanged in [
@@ -86,7 +85,7 @@ mod tests {
             json!({"metadata": {"name": "a"}, "spec": []}),
             json!("a"),
         ] {
-            assert_eq!(default(unchanged.clone()), unchanged);
+            assert_eq!(with_defaults(default, &unchanged), unchanged);
         }
     }
 

@@ -1,8 +1,8 @@
 //! The webhooks of the controller, which are called for ConfigMaps with its label: an empty label
 //! gets a name, and one that can never work is rejected.
 
+use portreeve_api::LazyObject;
 use portreeve_reconcile::admission::{FieldError, Review, Verdict, Webhook};
-use serde_json::Value;
 
 use crate::{CONFIG_MAPS, CachedConfigMap, LABEL};
 
@@ -15,12 +15,11 @@ pub(crate) fn declared() -> Vec<Webhook> {
     [default, validate].map(|webhook| webhook.with_label(LABEL)).into()
 }
 
-fn default(mut map: Value) -> Value {
-    let metadata = &map["metadata"];
-    if let (Some(name), Some("")) = (metadata["name"].as_str(), metadata["labels"][LABEL].as_str()) {
-        map["metadata"]["labels"][LABEL] = format!("{name}-copy").into();
+fn default(map: &mut LazyObject<'_>) {
+    const LABEL_PATH: &[&str] = &["metadata", "labels", LABEL];
+    if let (Some(name), Some("")) = (map.text_at(&["metadata", "name"]), map.text_at(LABEL_PATH).as_deref()) {
+        map.set_at(LABEL_PATH, format!("{name}-copy"));
     }
-    map
 }
 
 fn validate(review: &Review<'_, CachedConfigMap>) -> Verdict {

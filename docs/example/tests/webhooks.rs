@@ -14,9 +14,9 @@ use kube::{
     client::Body,
     core::{ApiResource, DynamicObject, GroupVersionKind},
 };
-use portreeve_reconcile::admission::{Review, Verdict, WebhookHandler};
+use portreeve_reconcile::admission::{Review, Verdict, WebhookHandler, with_defaults};
 use portreeve_testing::{Authority, ControlPlane, Namespace, Process, eventually, free_port};
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::to_raw_value};
 use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -39,7 +39,7 @@ fn an_empty_label_names_the_copy_after_the_original() {
     let WebhookHandler::Default(default) = webhooks[0].handler else {
         panic!("it defaults");
     };
-    let defaulted = default(config_map("a", Some("")));
+    let defaulted = with_defaults(default, &config_map("a", Some("")));
     assert_eq!(defaulted, config_map("a", Some("a-copy")));
     let unnamed = json!({"metadata": {"generateName": "a-", "labels": {"example.dev/copy-to": ""}}});
     for unchanged in [
@@ -49,7 +49,7 @@ fn an_empty_label_names_the_copy_after_the_original() {
         json!({"metadata": []}),
         Value::Null,
     ] {
-        assert_eq!(default(unchanged.clone()), unchanged);
+        assert_eq!(with_defaults(default, &unchanged), unchanged);
     }
 }
 
@@ -60,9 +60,11 @@ fn a_label_names_another_config_map() {
         panic!("it validates");
     };
     let verdict = |old: Option<&str>, new: Option<&str>| {
+        let raw = |label| to_raw_value(&config_map("a", label)).expect("JSON can be encoded");
+        let old = old.map(|label| raw(Some(label)));
         validate(&Review {
-            old: old.map(|label| config_map("a", Some(label))),
-            new: config_map("a", new),
+            old: old.as_deref(),
+            new: &raw(new),
             parameters: None,
             now: Timestamp::UNIX_EPOCH,
         })

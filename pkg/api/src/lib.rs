@@ -11,6 +11,7 @@ mod crontab;
 mod crontab_policy;
 mod foo;
 mod key;
+mod lazy_json;
 mod metadata;
 mod part_of;
 mod resource;
@@ -24,6 +25,7 @@ pub use crontab::{
 pub use crontab_policy::{CRONTAB_POLICIES, CronTabDefaults, CronTabLimits, CronTabPolicy, CronTabPolicySpec};
 pub use foo::{FOOS, Foo, FooSpec, FooStatus};
 pub use key::ObjectKey;
+pub use lazy_json::{LazyObject, LazyValue};
 pub use metadata::{AnnotatedMetadata, Metadata, OwnerReference, null_as_default};
 pub use part_of::{PART_OF, PROGRAM};
 pub use resource::{CRDS, Resource, Scope};

@@ -8,12 +8,14 @@
 use std::{fmt, sync::Arc};
 
 use jiff::Timestamp;
-use portreeve_api::Resource;
-use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use portreeve_api::{LazyObject, Resource};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, value::RawValue};
 
 /// The longest text of a value in an error, in characters.
 const LONGEST_VALUE: usize = 64;
+/// The longest message about a value that cannot be decoded, in bytes.
+const LONGEST_DECODE_ERROR: usize = 256;
 
 /// A webhook, which the apiserver calls before it stores an object.
 #[derive(Clone)]
@@ -52,20 +54,20 @@ pub enum FailurePolicy {
 /// The function of a webhook.
 #[derive(Clone)]
 pub enum WebhookHandler {
-    /// Returns the object with defaults. It may get any JSON, because nobody has validated the
-    /// object.
-    Default(fn(Value) -> Value),
+    /// Sets defaults. The fields may have any values, because nobody has validated the object.
+    Default(fn(&mut LazyObject<'_>)),
     /// Decides whether an object may be stored.
     Validate(Validate),
     /// Converts an object to the given `apiVersion`. It may get partial and invalid objects: those
     /// that server-side apply builds from the fields of one manager, and those that were stored
     /// before a rule was tightened. So it moves the fields that it knows and keeps all others. An
-    /// error fails the whole request, even a list of all objects.
-    Convert(fn(Value, &str) -> Result<Value, String>),
+    /// error fails the whole request, even a list of all objects. The metadata has nothing but
+    /// the namespace, the name, labels and annotations.
+    Convert(fn(&mut LazyObject<'_>, &str) -> Result<(), String>),
 }
 
 /// Decides whether an object may be stored.
-pub type Validate = Arc<dyn Fn(&Review<'_, Value>) -> Verdict + Send + Sync>;
+pub type Validate = Arc<dyn Fn(&Review<'_, &RawValue>) -> Verdict + Send + Sync>;
 
 /// An object before it is stored.
 #[derive(Debug)]
@@ -91,7 +93,7 @@ impl<T> Review<'_, T> {
 impl Webhook {
     /// Returns a webhook that sets defaults when an object is created. While it cannot be called,
     /// objects are stored without them.
-    pub fn defaulting(name: &'static str, resource: Resource, default: fn(Value) -> Value) -> Self {
+    pub fn defaulting(name: &'static str, resource: Resource, default: fn(&mut LazyObject<'_>)) -> Self {
         Self::new(name, resource, WebhookHandler::Default(default))
     }
 
@@ -106,20 +108,16 @@ impl Webhook {
         resource: Resource,
         validate: impl Fn(&Review<'_, T>) -> Verdict + Send + Sync + 'static,
     ) -> Self {
-        let validate = move |review: &Review<'_, Value>| match serde_path_to_error::deserialize(&review.new) {
-            Ok(new) => validate(&Review {
-                old: review.old.as_ref().and_then(|old| T::deserialize(old).ok()),
-                new,
-                parameters: review.parameters,
-                now: review.now,
-            }),
-            Err(error) => {
-                let error: serde_path_to_error::Error<serde_json::Error> = error;
-                Verdict::new().error(FieldError {
-                    field: error.path().to_string(),
-                    reason: ErrorReason::Invalid,
-                    message: error.inner().to_string(),
-                })
+        let validate = move |review: &Review<'_, &RawValue>| {
+            let mut encoded = serde_json::Deserializer::from_str(review.new.get());
+            match serde_path_to_error::deserialize(&mut encoded) {
+                Ok(new) => validate(&Review {
+                    old: review.old.and_then(|old| serde_json::from_str(old.get()).ok()),
+                    new,
+                    parameters: review.parameters,
+                    now: review.now,
+                }),
+                Err(error) => Verdict::new().error(FieldError::undecodable(&error)),
             }
         };
         Self::new(name, resource, WebhookHandler::Validate(Arc::new(validate)))
@@ -130,7 +128,7 @@ impl Webhook {
     pub fn converting(
         name: &'static str,
         resource: Resource,
-        convert: fn(Value, &str) -> Result<Value, String>,
+        convert: fn(&mut LazyObject<'_>, &str) -> Result<(), String>,
     ) -> Self {
         Self::new(name, resource, WebhookHandler::Convert(convert))
     }
@@ -273,6 +271,20 @@ impl FieldError {
         Self::new(field, ErrorReason::Forbidden, value, message)
     }
 
+    /// Returns the error of a value that has another type.
+    fn undecodable(error: &serde_path_to_error::Error<serde_json::Error>) -> Self {
+        let message = error.inner().to_string();
+        // The position is one in the request.
+        let message = message
+            .rsplit_once(" at line ")
+            .map_or(&*message, |(message, _)| message);
+        Self {
+            field: error.path().to_string(),
+            reason: ErrorReason::Invalid,
+            message: message[..message.floor_char_boundary(LONGEST_DECODE_ERROR)].to_owned(),
+        }
+    }
+
     /// Returns the message of the cause in a `Status`: the error without the field.
     pub fn cause(&self) -> String {
         let reason = match self.reason {
@@ -306,23 +318,29 @@ impl fmt::Display for FieldError {
 
 /// Sets a field of an object unless it has a value other than null. Does nothing if one of the
 /// fields above it has a value that is no object; the apiserver rejects the object then.
-pub fn set_default(object: &mut Value, path: &[&str], default: impl Into<Value>) {
-    let Some((field, parents)) = path.split_last() else {
+pub fn set_default(object: &mut LazyObject<'_>, path: &[&'static str], default: impl Serialize) {
+    let Some((first, rest)) = path.split_first() else {
         return;
     };
-    let mut parent = object;
-    for name in parents {
-        let Value::Object(fields) = parent else { return };
-        parent = fields.entry(*name).or_insert(Value::Null);
-        if parent.is_null() {
-            *parent = Value::Object(Map::new());
-        }
+    let mut value = object.get_mut(first);
+    for name in rest {
+        value = value.and_then(|value| value.get_mut(name));
     }
-    if let Value::Object(fields) = parent {
-        let value = fields.entry(*field).or_insert(Value::Null);
-        if value.is_null() {
-            *value = default.into();
+    if value.is_none_or(|value| value.is_null()) {
+        object.set_at(path, default);
+    }
+}
+
+/// Returns the object with the defaults that a webhook sets. A value that is no object stays as it
+/// is.
+pub fn with_defaults(default: fn(&mut LazyObject<'_>), object: &Value) -> Value {
+    let encoded = object.to_string();
+    match serde_json::from_str::<LazyObject<'_>>(&encoded) {
+        Ok(mut object) => {
+            default(&mut object);
+            serde_json::json!(object)
         }
+        Err(_) => object.clone(),
     }
 }
 
@@ -333,15 +351,14 @@ mod tests {
 
     use super::*;
 
-    fn defaulted(mut object: Value) -> Value {
-        set_default(&mut object, &["spec", "size"], 1);
-        object
+    fn defaulted(object: &Value) -> Value {
+        with_defaults(|object| set_default(object, &["spec", "size"], 1), object)
     }
 
     #[test]
     fn a_default_replaces_only_missing_values() {
         for object in [json!({}), json!({"spec": null}), json!({"spec": {"size": null}})] {
-            assert_eq!(defaulted(object), json!({"spec": {"size": 1}}));
+            assert_eq!(defaulted(&object), json!({"spec": {"size": 1}}));
         }
         for object in [
             json!({"spec": {"size": 2}}),
@@ -349,7 +366,7 @@ mod tests {
             json!("x"),
             Value::Null,
         ] {
-            assert_eq!(defaulted(object.clone()), object);
+            assert_eq!(defaulted(&object), object);
         }
     }
 
@@ -383,13 +400,16 @@ mod tests {
         let verdict = |new: Value| {
             validate(&Review {
                 old: None,
-                new,
+                new: &serde_json::value::to_raw_value(&new).unwrap(),
                 parameters: None,
                 now: Timestamp::UNIX_EPOCH,
             })
         };
         assert_eq!(verdict(json!({"spec": {"size": 1}})), Verdict::new());
         let errors = verdict(json!({"spec": {"size": "x"}})).errors;
-        assert_eq!(errors[0].field, "spec.size");
+        assert_eq!(
+            errors[0].to_string(),
+            r#"spec.size: Invalid value: invalid type: string "x", expected u8"#
+        );
     }
 }

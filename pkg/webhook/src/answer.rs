@@ -1,7 +1,5 @@
 //! The result of a request: what a webhook responds, or why the request is none.
 
-use kube::core::admission::Operation;
-
 /// The response to a request.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -42,9 +40,6 @@ pub(crate) enum BadRequest {
         kind: &'static str,
         source: serde_json::Error,
     },
-    /// It would take too much memory.
-    #[error("the body has too many values")]
-    TooComplex,
     /// It has another version or kind.
     #[error("expected {expected}, not {actual}")]
     OtherType { expected: String, actual: String },
@@ -61,14 +56,11 @@ pub(crate) enum BadRequest {
     #[error("this webhook is for {expected}, not for {actual}")]
     OtherResource { expected: String, actual: String },
     /// It is about an operation for which the webhook is not configured.
-    #[error("this webhook is for CREATE and UPDATE, not for {0:?}")]
-    OtherOperation(Operation),
+    #[error("this webhook is for CREATE and UPDATE, not for {0}")]
+    OtherOperation(String),
     /// It has no object.
     #[error("the request has no object")]
     NoObject,
-    /// The patch cannot be encoded.
-    #[error("failed to encode the patch: {0}")]
-    Patch(kube::core::admission::SerializePatchError),
     /// The response cannot be encoded.
     #[error("failed to encode the response: {0}")]
     Encode(serde_json::Error),

@@ -4,42 +4,103 @@
 //! the resource. So the function gets every object as it is, and this module guarantees what the
 //! apiserver demands of the results: the version, and the identity of each object.
 //!
+//! Objects stay text, except for what the function reads or changes and for the uppermost levels.
+//! So an object of any depth and number of values is converted, in memory that is a small multiple
+//! of its size.
+//!
 //! Architecture Invariant: pure.
 
-use kube::core::conversion::{ConversionRequest, ConversionResponse, ConversionReview};
-use kube::core::response::Status;
-use serde_json::Value;
+use std::mem;
+
+use portreeve_api::{LazyObject, LazyValue};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use crate::answer::{Answer, BadRequest, Decision};
 
 const API_VERSION: &str = "apiextensions.k8s.io/v1";
 const KIND: &str = "ConversionReview";
 
+/// A function that converts objects.
+type Convert = fn(&mut LazyObject<'_>, &str) -> Result<(), String>;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Review<'a> {
+    api_version: String,
+    kind: String,
+    #[serde(borrow)]
+    request: Option<Request<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Request<'a> {
+    #[serde(default)]
+    uid: String,
+    #[serde(rename = "desiredAPIVersion")]
+    desired: String,
+    #[serde(borrow, default)]
+    objects: Vec<&'a RawValue>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Answered<'a> {
+    api_version: &'a str,
+    kind: &'a str,
+    response: Response<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Response<'a> {
+    converted_objects: Vec<LazyValue<'a>>,
+    result: Status,
+    uid: String,
+}
+
+/// The parts of a `Status` that the apiserver reads.
+#[derive(Serialize)]
+#[serde(tag = "status")]
+enum Status {
+    Success,
+    Failure { message: String, reason: &'static str },
+}
+
 /// Reads a request and converts its objects.
-pub(crate) fn answer(body: &[u8], convert: fn(Value, &str) -> Result<Value, String>) -> Result<Answer, BadRequest> {
-    let review: ConversionReview =
+pub(crate) fn answer(body: &[u8], convert: Convert) -> Result<Answer, BadRequest> {
+    let review: Review<'_> =
         serde_json::from_slice(body).map_err(|source| BadRequest::Malformed { kind: KIND, source })?;
-    if (&*review.types.api_version, &*review.types.kind) != (API_VERSION, KIND) {
+    if (&*review.api_version, &*review.kind) != (API_VERSION, KIND) {
         return Err(BadRequest::OtherType {
             expected: format!("{API_VERSION} {KIND}"),
-            actual: format!("{} {}", review.types.api_version, review.types.kind),
+            actual: format!("{} {}", review.api_version, review.kind),
         });
     }
-    let mut request = ConversionRequest::from_review(review).map_err(|_| BadRequest::NoRequest)?;
-    if request.uid.is_empty() {
+    let Request { uid, desired, objects } = review.request.ok_or(BadRequest::NoRequest)?;
+    if uid.is_empty() {
         return Err(BadRequest::NoUid);
     }
-    let desired = request.desired_api_version.clone();
-    let objects = std::mem::take(&mut request.objects).into_iter();
-    let converted: Result<Vec<_>, _> = objects.map(|object| converted(object, &desired, convert)).collect();
-    let response = ConversionResponse::for_request(request);
-    let (response, decision) = match converted {
-        Ok(objects) => (response.success(objects), Decision::Converted),
-        Err(reason) => (response.failure(Status::failure(&reason, "Invalid")), Decision::Failed),
+    let objects = objects.into_iter().map(|object| converted(object, &desired, convert));
+    let (converted_objects, result, decision) = match objects.collect() {
+        Ok(objects) => (objects, Status::Success, Decision::Converted),
+        Err(message) => {
+            let reason = "Invalid";
+            (Vec::new(), Status::Failure { message, reason }, Decision::Failed)
+        }
+    };
+    let answered = Answered {
+        api_version: API_VERSION,
+        kind: KIND,
+        response: Response {
+            converted_objects,
+            result,
+            uid,
+        },
     };
     // The response is about as long as the request.
     let mut encoded = Vec::with_capacity(body.len());
-    serde_json::to_writer(&mut encoded, &response.into_review()).map_err(BadRequest::Encode)?;
+    serde_json::to_writer(&mut encoded, &answered).map_err(BadRequest::Encode)?;
     Ok(Answer {
         body: encoded,
         decision,
@@ -48,55 +109,74 @@ pub(crate) fn answer(body: &[u8], convert: fn(Value, &str) -> Result<Value, Stri
 
 /// Converts an object that has another version. The apiserver takes only labels and annotations of
 /// the result's metadata; the rest stays as it is.
-fn converted(object: Value, desired: &str, convert: fn(Value, &str) -> Result<Value, String>) -> Result<Value, String> {
-    if object["apiVersion"] == *desired {
-        return Ok(object);
-    }
-    let (kind, metadata) = (object["kind"].clone(), object["metadata"].clone());
-    let mut result = convert(object, desired)?;
-    let Value::Object(fields) = &mut result else {
-        return Err("the conversion did not return an object".to_owned());
+fn converted<'a>(object: &'a RawValue, desired: &str, convert: Convert) -> Result<LazyValue<'a>, String> {
+    let mut value = LazyValue::from(object);
+    let Some(object) = value.as_object_mut() else {
+        return Err("cannot convert a value that is no object".to_owned());
     };
-    fields.insert("apiVersion".to_owned(), desired.into());
-    fields.insert("kind".to_owned(), kind);
-    let returned = fields.remove("metadata").unwrap_or_default();
-    let mut kept = metadata;
-    if !kept.is_object() {
-        kept = Value::Object(serde_json::Map::new());
+    if object
+        .get("apiVersion")
+        .is_some_and(|version| version.is_string(desired))
+    {
+        return Ok(value);
     }
+    let kind = object.get("kind").cloned();
+    let mut kept = object
+        .get_mut("metadata")
+        .and_then(LazyValue::as_object_mut)
+        .map(mem::take);
+    let identity = ["namespace", "name"].into_iter().filter_map(|field| {
+        let value = kept.as_ref()?.get(field)?.clone();
+        Some((field.into(), value))
+    });
+    let mut visible: LazyObject<'a> = identity.collect();
     for field in ["labels", "annotations"] {
-        match returned.get(field) {
-            Some(value) if !value.is_null() => kept[field] = value.clone(),
-            _ => drop(kept.as_object_mut().and_then(|kept| kept.remove(field))),
+        let value = kept.as_mut().and_then(|kept| kept.remove(field));
+        visible.extend(value.map(|value| (field.into(), value)));
+    }
+    object.insert("metadata", visible.into());
+    convert(object, desired)?;
+    let mut kept = kept.unwrap_or_default();
+    let mut returned = object.remove("metadata");
+    if let Some(returned) = returned.as_mut().and_then(LazyValue::as_object_mut) {
+        for field in ["labels", "annotations"] {
+            let value = returned.remove(field).filter(|value| !value.is_null());
+            kept.extend(value.map(|value| (field.into(), value)));
         }
     }
-    fields.insert("metadata".to_owned(), kept);
-    Ok(result)
+    object.insert("metadata", kept.into());
+    object.insert("apiVersion", LazyValue::string(desired));
+    match kind {
+        Some(kind) => object.insert("kind", kind),
+        None => drop(object.remove("kind")),
+    }
+    Ok(value)
 }
 
 #[cfg(test)]
 mod tests {
     use expect_test::{Expect, expect};
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
-    /// Moves `a` of v1 to `b` of v2, and back.
-    fn rename(mut object: Value, desired: &str) -> Result<Value, String> {
+    /// Moves `a` of v1 to `b` of v2, and back, and removes the labels.
+    fn rename(object: &mut LazyObject<'_>, desired: &str) -> Result<(), String> {
         let (from, to) = match desired {
             "example.dev/v2" => ("a", "b"),
             "example.dev/v1" => ("b", "a"),
             other => return Err(format!("unknown version {other:?}")),
         };
-        if let Some(fields) = object.as_object_mut()
-            && let Some(value) = fields.remove(from)
-        {
-            fields.insert(to.to_owned(), value);
+        if let Some(value) = object.remove(from) {
+            object.insert(to, value);
         }
+        let metadata = object.get_mut("metadata").and_then(LazyValue::as_object_mut);
+        let metadata = metadata.expect("there is always metadata");
+        metadata.remove("labels");
         // None of this reaches the apiserver.
-        object["metadata"] = json!({"name": "other", "annotations": object["metadata"]["annotations"]});
-        object["kind"] = "Other".into();
-        Ok(object)
+        metadata.insert("name", LazyValue::string("other"));
+        object.insert("kind", LazyValue::string("Other"));
+        Ok(())
     }
 
     fn respond(desired: &str, objects: &[Value]) -> (Value, Decision) {
@@ -149,6 +229,25 @@ mod tests {
                 r#"{"convertedObjects":[{"apiVersion":"example.dev/v1","kind":"Thing","metadata":{}}],"result":{"status":"Success"},"uid":"u1"}"#
             ]],
         );
+    }
+
+    /// The apiserver sets no limit to the depth of managed fields, and none of the objects of a
+    /// list may fail.
+    #[test]
+    fn metadata_of_any_depth_passes_through() {
+        const DEPTH: usize = 200_000;
+        let fields = format!("{}{}", "{\"f:a\":".repeat(DEPTH), "{}".to_owned() + &"}".repeat(DEPTH));
+        let object = format!(
+            r#"{{"apiVersion":"example.dev/v1","kind":"Thing","metadata":{{"managedFields":[{{"fieldsV1":{fields}}}],"name":"n"}},"a":{fields}}}"#
+        );
+        let body = format!(
+            r#"{{"apiVersion":"{API_VERSION}","kind":"{KIND}","request":{{"uid":"u1","desiredAPIVersion":"example.dev/v2","objects":[{object}]}}}}"#
+        );
+        let answer = answer(body.as_bytes(), rename).unwrap();
+        assert_eq!(answer.decision, Decision::Converted);
+        let text = String::from_utf8(answer.body).unwrap();
+        assert!(text.contains(&format!(r#""managedFields":[{{"fieldsV1":{fields}}}]"#)));
+        assert!(text.contains(&format!(r#""b":{fields}"#)));
     }
 
     #[test]

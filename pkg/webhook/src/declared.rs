@@ -88,7 +88,7 @@ mod tests {
         for name in ["", "a.b", "a..b.c", "A.b.c", "-a.b.c", "a_b.c.d", "a.b.c."] {
             assert!(!is_qualified(name), "{name}");
         }
-        let unqualified = controller(|| vec![Webhook::defaulting("things", THINGS, |thing| thing)]);
+        let unqualified = controller(|| vec![Webhook::defaulting("things", THINGS, |_| {})]);
         let error = declared(&[unqualified]).unwrap_err().to_string();
         assert!(
             error.contains("\"things\"") && error.contains("things.example.dev"),
@@ -101,7 +101,7 @@ mod tests {
         let both = controller(|| {
             let name = "things.example.dev";
             vec![
-                Webhook::defaulting(name, THINGS, |thing| thing),
+                Webhook::defaulting(name, THINGS, |_| {}),
                 Webhook::validating::<Value>(name, THINGS, |_| Verdict::new()),
             ]
         });

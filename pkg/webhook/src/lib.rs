@@ -7,17 +7,18 @@
 //!
 //! Architecture Invariant: only `review.rs` knows `AdmissionReview`, and only `conversion.rs` knows
 //! `ConversionReview`. Both are pure.
-//! Architecture Invariant: a request has a time limit. The memory of all bodies together is
-//! bounded, and only one of them is decoded at a time. Objects never reach a log.
+//! Architecture Invariant: a request has a time limit. The memory of all bodies and responses
+//! together is bounded, and so is the number of those that are decoded at a time. Objects never
+//! reach a log.
 
 mod answer;
 mod body;
-mod complexity;
 mod conversion;
 mod declared;
+mod lanes;
 mod metrics;
-mod object;
 mod options;
+mod patch;
 mod review;
 mod routes;
 mod warnings;

@@ -1,10 +1,6 @@
 //! The routes of the listener: a path for each webhook, and `/readyz`.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -14,7 +10,7 @@ use axum::{
 };
 use http::{
     Request, StatusCode,
-    header::{CONNECTION, CONTENT_TYPE},
+    header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE},
 };
 use jiff::Timestamp;
 use portreeve_api::Resource;
@@ -24,14 +20,18 @@ use portreeve_reconcile::{
     admission::{Webhook, WebhookHandler},
 };
 use serde_json::Value;
-use tokio::time::{Instant, timeout};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, timeout},
+};
 
 use crate::{
     Metrics,
     answer::{Answer, BadRequest},
     body::Buffers,
-    complexity::{MOST_IN_CONVERSION, MOST_IN_REVIEW, memory},
-    conversion, review,
+    conversion,
+    lanes::Lanes,
+    review,
 };
 
 /// The longest time limit of a call, also of one that names none. The configurations set 5 s.
@@ -69,6 +69,7 @@ impl Routes {
             clock,
         } = self;
         let buffers = Arc::new(Buffers::default());
+        let lanes = Arc::new(Lanes::default());
         let readyz = Arc::clone(&readiness);
         let mut router = Router::new().route("/readyz", get(async move || readiness_response(&readyz)));
         for webhook in webhooks {
@@ -82,8 +83,9 @@ impl Routes {
                 metrics: metrics.clone(),
                 clock: Arc::clone(&clock),
                 buffers: Arc::clone(&buffers),
+                lanes: Arc::clone(&lanes),
             });
-            router = router.route(&path, post(async move |request| endpoint.respond(request).await));
+            router = router.route(&path, post(move |request| Arc::clone(&endpoint).respond(request)));
         }
         router
     }
@@ -105,16 +107,21 @@ struct Endpoint {
     metrics: Metrics,
     clock: Arc<dyn Clock>,
     buffers: Arc<Buffers>,
+    lanes: Arc<Lanes>,
 }
 
 impl Endpoint {
-    async fn respond(&self, request: Request<Body>) -> Response {
+    async fn respond(self: Arc<Self>, request: Request<Body>) -> Response {
         let began = Instant::now();
         let in_flight = self.metrics.begin(&self.path);
         let limit = time_limit(request.uri().query());
         let response = timeout(limit, self.review(request)).await;
-        let mut response =
-            response.unwrap_or_else(|_| failure(StatusCode::GATEWAY_TIMEOUT, "the body did not arrive in time"));
+        let mut response = response.unwrap_or_else(|_| {
+            failure(
+                StatusCode::GATEWAY_TIMEOUT,
+                "the request was not received and answered in time",
+            )
+        });
         if (self.readiness)().is_some() {
             // The apiserver keeps connections open; the next one should reach another replica.
             response.headers_mut().insert(CONNECTION, CLOSE);
@@ -125,27 +132,36 @@ impl Endpoint {
         response
     }
 
-    async fn review(&self, request: Request<Body>) -> Response {
-        let content_type = request
-            .headers()
-            .get(CONTENT_TYPE)
-            .and_then(|value| value.to_str().ok());
-        if !content_type.is_some_and(is_json) {
+    async fn review(self: &Arc<Self>, request: Request<Body>) -> Response {
+        let content_type = request.headers().get(CONTENT_TYPE);
+        if !content_type.and_then(|value| value.to_str().ok()).is_some_and(is_json) {
             return self.bad_request(&"the Content-Type is not application/json");
         }
-        let (body, _permits) = match self.buffers.read(request.into_body()).await {
+        let (body, reserved) = match self.buffers.read(request.into_body()).await {
             Ok(read) => read,
             Err(error) => return self.bad_request(&error),
         };
-        // A panic must not close the connection, which other requests would share.
-        let answer = catch_unwind(AssertUnwindSafe(|| self.answer(&body, self.clock.now())));
-        match answer {
-            Ok(Ok(answer)) => {
+        let lane = match self.webhook.handler {
+            WebhookHandler::Convert(_) => self.lanes.of_conversions().await,
+            _ => self.lanes.of_reviews(review::namespace(&body).as_deref()).await,
+        };
+        // Not on the thread of the connections, so that a long review delays no other answer.
+        let (endpoint, mut running) = (Arc::clone(self), JoinSet::new());
+        running.spawn_blocking(move || {
+            let _lane = lane;
+            endpoint.answer(&body, endpoint.clock.now())
+        });
+        match running.join_next().await {
+            Some(Ok(Ok(answer))) => {
                 self.metrics.count_decision(&self.path, answer.decision);
-                ([(CONTENT_TYPE, "application/json")], answer.body).into_response()
+                let headers = [
+                    (CONTENT_TYPE, "application/json".to_owned()),
+                    (CONTENT_LENGTH, answer.body.len().to_string()),
+                ];
+                (headers, reserved.into_body(answer.body)).into_response()
             }
-            Ok(Err(error)) => self.bad_request(&error),
-            Err(_) => {
+            Some(Ok(Err(error))) => self.bad_request(&error),
+            Some(Err(_)) | None => {
                 self.metrics.count_panic();
                 tracing::error!(webhook = self.webhook.name, "recovered from a panic of a webhook");
                 failure(StatusCode::INTERNAL_SERVER_ERROR, &"the webhook panicked")
@@ -154,15 +170,8 @@ impl Endpoint {
     }
 
     fn answer(&self, body: &[u8], now: Timestamp) -> Result<Answer, BadRequest> {
-        let memory = memory(body);
         if let WebhookHandler::Convert(convert) = self.webhook.handler {
-            if memory > MOST_IN_CONVERSION {
-                return Err(BadRequest::TooComplex);
-            }
             return conversion::answer(body, convert);
-        }
-        if memory > MOST_IN_REVIEW {
-            return review::answer_unread(&self.webhook, &review::read(&self.webhook, body)?);
         }
         let request = review::read(&self.webhook, body)?;
         let namespace = request.namespace.as_deref().unwrap_or_default();

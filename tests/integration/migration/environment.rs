@@ -13,7 +13,7 @@ use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
 };
-use portreeve_api::Resource;
+use portreeve_api::{LazyObject, Resource};
 use portreeve_reconcile::{Descriptor, admission::Webhook};
 use portreeve_testing::{ControlPlane, Process, eventually, free_port};
 use serde_json::{Value, json};
@@ -39,8 +39,12 @@ const CA_FILE: &str = "conversion-ca.crt";
 const CONVERTER: &[Descriptor] = &[Descriptor {
     webhooks: || {
         vec![
-            Webhook::converting("lossless.gadgets.example.com", GADGETS, convert),
-            Webhook::converting("lossy.gadgets.example.com", GADGETS, lose),
+            Webhook::converting("lossless.gadgets.example.com", GADGETS, |object, desired| {
+                convert_by(convert, object, desired)
+            }),
+            Webhook::converting("lossy.gadgets.example.com", GADGETS, |object, desired| {
+                convert_by(lose, object, desired)
+            }),
         ]
     },
     ..descriptor("gadget-controller", one_flag, |ctx| idle(ctx, "Gadget"))
@@ -48,6 +52,18 @@ const CONVERTER: &[Descriptor] = &[Descriptor {
 
 /// The name of an object that cannot be converted.
 pub(crate) const UNCONVERTIBLE: &str = "unconvertible";
+
+/// Converts by a function on decoded objects.
+fn convert_by(
+    function: fn(Value, &str) -> Result<Value, String>,
+    object: &mut LazyObject<'_>,
+    desired: &str,
+) -> Result<(), String> {
+    let converted = function(json!(object), desired)?.to_string();
+    let converted: LazyObject<'_> = serde_json::from_str(&converted).map_err(|error| error.to_string())?;
+    *object = converted.into_owned();
+    Ok(())
+}
 
 /// Renames `spec.size` of v1 to `spec.capacity` of v2. v1 has an annotation with `spec.extra`.
 fn convert(mut object: Value, desired: &str) -> Result<Value, String> {

@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn a_label_selects_the_objects() {
         const CONFIG_MAPS: Resource = Resource::namespaced("", "v1", "ConfigMap", "configmaps");
-        let webhook = Webhook::defaulting("a.b.c", CONFIG_MAPS, |object| object);
+        let webhook = Webhook::defaulting("a.b.c", CONFIG_MAPS, |_| {});
         let account = Account {
             namespace: "system".to_owned(),
             service_account: "manager".to_owned(),

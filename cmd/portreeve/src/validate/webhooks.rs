@@ -6,9 +6,9 @@ use jiff::Timestamp;
 use portreeve_api::Resource;
 use portreeve_reconcile::{
     Descriptor,
-    admission::{Review, Verdict, Webhook, WebhookHandler},
+    admission::{Review, Verdict, Webhook, WebhookHandler, with_defaults},
 };
-use serde_json::Value;
+use serde_json::{Value, value::to_raw_value};
 
 /// The webhooks, at a time.
 pub(super) struct Webhooks {
@@ -31,7 +31,7 @@ impl Webhooks {
             if let WebhookHandler::Default(default) = webhook.handler
                 && is_called(webhook, &object)
             {
-                object = default(object);
+                object = with_defaults(default, &object);
             }
         }
         object
@@ -41,13 +41,17 @@ impl Webhooks {
     /// objects of the cluster.
     pub(super) fn review(&self, object: &Value) -> Verdict {
         let mut verdict = Verdict::new();
+        // JSON can always be encoded.
+        let Ok(encoded) = to_raw_value(object) else {
+            return verdict;
+        };
         for webhook in &self.webhooks {
             if let WebhookHandler::Validate(validate) = &webhook.handler
                 && is_called(webhook, object)
             {
                 let found = validate(&Review {
                     old: None,
-                    new: object.clone(),
+                    new: &encoded,
                     parameters: Some(&[]),
                     now: self.now,
                 });
@@ -75,6 +79,7 @@ fn is_called(webhook: &Webhook, object: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use portreeve_api::LazyObject;
     use portreeve_reconcile::admission::{FieldError, set_default};
     use serde_json::json;
 
@@ -84,10 +89,7 @@ mod tests {
 
     #[test]
     fn a_webhook_is_called_for_its_versions_its_kind_and_its_label() {
-        let default = |mut thing| {
-            set_default(&mut thing, &["spec", "size"], 1);
-            thing
-        };
+        let default = |thing: &mut LazyObject<'_>| set_default(thing, &["spec", "size"], 1);
         let reject = |_: &Review<'_, Value>| Verdict::new().error(FieldError::invalid("spec", "a", "no"));
         let webhooks = [
             Webhook::defaulting("a.b.c", THINGS, default),

@@ -4,12 +4,19 @@
 //!
 //! Architecture Invariant: pure.
 
-use portreeve_api::{CRONTABS_V2, DEFAULT_SCHEDULE, DstPolicyName, MAX_SCHEDULE_NAME, MAX_SCHEDULES, V2_FIELDS};
+use std::collections::BTreeMap;
+
+use portreeve_api::{
+    CRONTABS_V2, DEFAULT_SCHEDULE, DstPolicyName, LazyObject, LazyValue, MAX_SCHEDULE_NAME, MAX_SCHEDULES, V2_FIELDS,
+};
 use portreeve_cron::{DstPolicy, load_zone};
 use serde::{Deserialize, Deserializer, de::Error};
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 
 use crate::conversion;
+
+/// How much of a schedule that is none an error shows, in bytes.
+const LONGEST_SHOWN: usize = 256;
 
 /// A CronTab that is reviewed.
 pub(super) struct ReviewedCronTab {
@@ -19,8 +26,8 @@ pub(super) struct ReviewedCronTab {
     pub(super) schedules: Vec<ReviewedSchedule>,
     /// Whether v1 can store what only v2 has.
     pub(super) fits_v1: bool,
-    /// The annotation with what only v2 has.
-    pub(super) v2_only: Option<String>,
+    /// The annotations with what only v2 has.
+    pub(super) v2_only: BTreeMap<String, String>,
     /// Why v2 would not accept the schedules in that annotation.
     pub(super) v2_only_problem: Option<String>,
 }
@@ -53,7 +60,10 @@ impl ReviewedSchedule {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Object {
+    #[serde(default)]
+    api_version: String,
     #[serde(default)]
     metadata: ObjectMeta,
     spec: Option<Spec>,
@@ -63,13 +73,7 @@ struct Object {
 #[serde(default)]
 struct ObjectMeta {
     uid: String,
-    annotations: Option<Annotations>,
-}
-
-#[derive(Deserialize)]
-struct Annotations {
-    #[serde(rename = "stable.example.com/v2")]
-    v2_only: Option<String>,
+    annotations: Option<BTreeMap<String, String>>,
 }
 
 /// The fields of both versions.
@@ -103,21 +107,25 @@ struct RunPolicy {
 
 impl<'de> Deserialize<'de> for ReviewedCronTab {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let object = Value::deserialize(deserializer)?;
-        let is_v2 = object["apiVersion"] == CRONTABS_V2.api_version();
-        let fits_v1 = !is_v2 || conversion::fits_v1(&object);
-        let others = if is_v2 { Vec::new() } else { other_schedules(&object) };
-        let Object { metadata, spec } = Object::deserialize(object).map_err(D::Error::custom)?;
-        let v2_only = metadata.annotations.and_then(|annotations| annotations.v2_only);
-        let Some(mut spec) = spec else {
+        let encoded = Box::<RawValue>::deserialize(deserializer)?;
+        let object: Object = serde_json::from_str(encoded.get()).map_err(D::Error::custom)?;
+        let is_v2 = object.api_version == CRONTABS_V2.api_version();
+        let mut v2_only = object.metadata.annotations.unwrap_or_default();
+        v2_only.retain(|key, _| conversion::is_ours(key));
+        let Some(mut spec) = object.spec else {
             return Ok(Self {
-                uid: metadata.uid,
+                uid: object.metadata.uid,
                 starting_deadline_seconds: None,
                 schedules: Vec::new(),
-                fits_v1,
+                fits_v1: true,
                 v2_only,
                 v2_only_problem: None,
             });
+        };
+        let others = if is_v2 || !v2_only.contains_key(V2_FIELDS) {
+            Vec::new()
+        } else {
+            other_schedules(&encoded)
         };
         let deadlines = [
             spec.starting_deadline_seconds,
@@ -136,11 +144,12 @@ impl<'de> Deserialize<'de> for ReviewedCronTab {
         let others = others.iter().filter_map(NamedSchedule::read_leniently);
         let all = spec.schedules.into_iter().chain(others);
         schedules.extend(all.filter_map(ReviewedSchedule::of_v2));
+        let has_too_many = schedules.len() > MAX_SCHEDULES;
         Ok(Self {
-            uid: metadata.uid,
+            uid: object.metadata.uid,
             starting_deadline_seconds: deadlines.into_iter().flatten().next(),
             schedules,
-            fits_v1,
+            fits_v1: !is_v2 || has_too_many || serde_json::from_str(encoded.get()).is_ok_and(conversion::fits_v1),
             v2_only,
             v2_only_problem,
         })
@@ -148,15 +157,29 @@ impl<'de> Deserialize<'de> for ReviewedCronTab {
 }
 
 /// Returns the schedules that an object of v1 has in an annotation, as the controller reads them.
-fn other_schedules(object: &Value) -> Vec<Value> {
-    if object["metadata"]["annotations"].get(V2_FIELDS).is_none() {
+fn other_schedules(encoded: &RawValue) -> Vec<Value> {
+    let Ok(mut object) = serde_json::from_str::<LazyObject<'_>>(encoded.get()) else {
+        return Vec::new();
+    };
+    if conversion::convert(&mut object, &CRONTABS_V2.api_version()).is_err() {
         return Vec::new();
     }
-    let converted = conversion::convert(object.clone(), &CRONTABS_V2.api_version());
-    let mut schedules = converted.unwrap_or_default()["spec"]["schedules"].take();
-    let schedules = schedules.as_array_mut().map(std::mem::take).unwrap_or_default();
-    let is_other = |schedule: &Value| schedule["name"] != DEFAULT_SCHEDULE;
-    schedules.into_iter().filter(is_other).collect()
+    let spec = object.get_mut("spec");
+    let schedules = spec.and_then(|spec| spec.get_mut("schedules")?.as_array_mut());
+    let schedules = schedules.into_iter().flatten();
+    let is_other = |schedule: &mut LazyValue<'_>| {
+        let name = schedule.get_mut("name");
+        !name.is_some_and(|name| name.is_string(DEFAULT_SCHEDULE))
+    };
+    let others = schedules.filter_map(|schedule| is_other(schedule).then(|| decoded(schedule)));
+    // One more than v2 accepts is enough to know that they are too many.
+    others.take(MAX_SCHEDULES + 1).collect()
+}
+
+/// Returns the value; `null` if it is too deep to be decoded.
+fn decoded(value: &LazyValue<'_>) -> Value {
+    let text = serde_json::to_string(value).unwrap_or_default();
+    serde_json::from_str(&text).unwrap_or_default()
 }
 
 /// Returns why v2 would not accept these schedules besides the one that v1 has.
@@ -168,7 +191,9 @@ fn problem(others: &[Value]) -> Option<String> {
         let read = NamedSchedule::deserialize(*schedule);
         !read.is_ok_and(|read| is_name(&read.name) && read.schedule.is_some())
     })?;
-    Some(format!("this is no schedule of v2: {invalid}"))
+    let invalid = invalid.to_string();
+    let shown = &invalid[..invalid.floor_char_boundary(LONGEST_SHOWN)];
+    Some(format!("this is no schedule of v2: {shown}"))
 }
 
 /// Returns whether v2 accepts the name of a schedule.

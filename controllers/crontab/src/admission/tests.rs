@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use expect_test::{Expect, expect};
 use portreeve_reconcile::admission::WebhookHandler;
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::to_raw_value};
 
 use super::*;
 
@@ -17,9 +17,10 @@ fn review(old: Option<Value>, new: Value, parameters: Option<&[Arc<Value>]>) -> 
         panic!("it validates");
     };
     let now = NOW.parse().unwrap();
+    let raw = |object: Value| to_raw_value(&object).unwrap();
     validate(&Review {
-        old,
-        new,
+        old: old.map(raw).as_deref(),
+        new: &raw(new),
         parameters,
         now,
     })
@@ -198,7 +199,7 @@ fn every_schedule_of_v2_is_reviewed_in_both_versions() {
 }
 
 fn in_v1(spec: &Value) -> Value {
-    conversion::convert(crontab(spec), &CRONTABS.api_version()).unwrap()
+    conversion::tests::to(&CRONTABS.api_version(), &crontab(spec))
 }
 
 /// The definition of v1 cannot check what the annotation has.
@@ -231,5 +232,61 @@ fn v1_has_no_schedules_that_v2_would_not_accept() {
         let mut labelled = object.clone();
         labelled["metadata"]["labels"] = json!({"a": "b"});
         assert_eq!(review(Some(object), labelled, Some(&[])), Verdict::new());
+    }
+}
+
+/// The markers of fields are annotations too.
+#[test]
+fn v1_keeps_the_markers_of_the_fields_that_only_v2_has() {
+    let stored = in_v1(&json!({"schedules": [
+        {"name": "default", "schedule": "@daily"},
+        {"name": "a", "schedule": "@daily", "timeZone": "Europe/Berlin"},
+        {"name": "b", "schedule": "@daily"},
+    ]}));
+    let without = |path: &str| {
+        let mut edited = stored.clone();
+        let annotations = edited["metadata"]["annotations"].as_object_mut().unwrap();
+        let count = annotations.len();
+        annotations.retain(|_, value| value != path);
+        assert_eq!(annotations.len(), count - 1, "{path}");
+        review(Some(stored.clone()), edited, Some(&[]))
+    };
+    let fields: Vec<_> = without("schedules/a/schedule")
+        .errors
+        .into_iter()
+        .map(|error| error.field)
+        .collect();
+    assert_eq!(fields, ["metadata.annotations[stable.example.com/v2]"]);
+    assert_eq!(without("schedules/b/name"), Verdict::new(), "the schedule is removed");
+}
+
+/// Nothing is computed for an object with more schedules than v2 accepts.
+#[test]
+fn the_number_of_reviewed_schedules_is_limited() {
+    let schedules: Vec<_> = (0..70_000)
+        .map(|number| json!({"name": format!("s{number}"), "schedule": "invalid"}))
+        .collect();
+    let mut object = crontab(&json!({ "schedules": schedules }));
+    object["apiVersion"] = "stable.example.com/v2".into();
+    let errors = review(None, object, Some(&[])).errors;
+    let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        errors,
+        ["spec.schedules: Forbidden: a CronTab can have at most 32 schedules"]
+    );
+}
+
+/// No schema has admitted these.
+#[test]
+fn objects_of_other_types_cause_no_panic() {
+    let stored = in_v1(&json!({"schedules": [{"name": "a", "schedule": "@daily"}]}));
+    for spec in [json!(1), json!("text"), json!([]), json!(null), json!({"schedules": 1})] {
+        for version in ["v1", "v2"] {
+            let mut object = stored.clone();
+            object["apiVersion"] = format!("stable.example.com/{version}").into();
+            object["spec"] = spec.clone();
+            review(Some(stored.clone()), object.clone(), Some(&[]));
+            review(Some(object), stored.clone(), None);
+        }
     }
 }

@@ -1,19 +1,28 @@
 //! Tests of the conversion without an apiserver.
 
 mod properties;
+mod sizes;
 
 use expect_test::{Expect, expect};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 
 const V1: &str = "stable.example.com/v1";
 const V2: &str = "stable.example.com/v2";
 
-fn to(version: &str, object: &Value) -> Value {
-    let mut object = convert(object.clone(), version).expect("the version is known");
+/// Returns the object in a version.
+pub(crate) fn to(version: &str, object: &Value) -> Value {
+    let text = object.to_string();
+    let mut object: LazyObject<'_> = serde_json::from_str(&text).expect("it is an object");
+    convert(&mut object, version).expect("the version is known");
+    let mut object = json!(object);
     object["apiVersion"] = version.into();
     object
+}
+
+fn fits_v1(object: &Value) -> bool {
+    super::fits_v1(serde_json::from_str(&object.to_string()).expect("it is an object"))
 }
 
 fn check(version: &str, object: &Value, expected: &Expect) {
@@ -298,6 +307,9 @@ fn a_leaf_without_its_marker_is_gone() {
         found["schedules"][0],
         json!({"name": "weekend", "schedule": "0 8 * * 6"})
     );
+    // An entry without a name would be invalid.
+    let found = without(&["schedules/weekend/name"])["spec"].take();
+    assert_eq!(found["schedules"], json!([{"name": "noon", "schedule": "0 12 * * *"}]));
     let weekend = ["name", "schedule", "suspend"].map(|field| format!("schedules/weekend/{field}"));
     let weekend = weekend.each_ref().map(|path| &**path);
     let found = without(&[&weekend[..], &["template/metadata/labels/team"]].concat());
@@ -388,6 +400,6 @@ fn an_object_that_is_too_large_for_v1_lacks_its_fields_of_v2_there() {
 
 #[test]
 fn other_versions_are_an_error() {
-    let error = convert(json!({}), "stable.example.com/v3").expect_err("it is unknown");
+    let error = convert(&mut LazyObject::default(), "stable.example.com/v3").expect_err("it is unknown");
     assert!(error.contains("\"stable.example.com/v3\""), "{error}");
 }

@@ -2,13 +2,16 @@
 //!
 //! Architecture Invariant: pure.
 
-use portreeve_api::DEFAULT_SCHEDULE;
+use std::collections::BTreeMap;
+
+use portreeve_api::{DEFAULT_SCHEDULE, LazyObject, LazyValue};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::value::RawValue;
 
 use super::{
+    MAX_ANNOTATION_BYTES,
     fields::{self, SCHEDULES},
-    leaves,
+    leaves::{self, TooLong},
     places::take,
 };
 use crate::job_names::fnv1a;
@@ -17,17 +20,17 @@ use crate::job_names::fnv1a;
 const MARKERS: &str = "v2.stable.example.com";
 
 /// The fields of v2 that v1 cannot express, in the structure of v2.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct V2Only {
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    spec: Map<String, Value>,
+pub(super) struct V2Only<'a> {
+    #[serde(borrow, default, skip_serializing_if = "LazyObject::is_empty")]
+    spec: LazyObject<'a>,
     /// The facts of v1 that some of these fields depend on.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    with: Map<String, Value>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    with: BTreeMap<String, Box<RawValue>>,
     /// The value of the annotation that the object has in v2 under the same name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) annotation: Option<Value>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub(super) annotation: Option<LazyValue<'a>>,
 }
 
 /// A field that only v2 has, and that is dropped when a user of v1 changes what it depends on.
@@ -37,7 +40,14 @@ pub(crate) struct Dependency {
     /// The name of the fact in the annotation.
     name: &'static str,
     /// Returns the fact from a spec of v1. Equal for a value and its default.
-    fact: fn(&Map<String, Value>) -> Value,
+    fact: fn(&mut LazyObject<'_>) -> LazyValue<'static>,
+}
+
+impl Dependency {
+    /// Returns the fact as it is stored.
+    fn encoded_fact(&self, v1: &mut LazyObject<'_>) -> Option<Box<RawValue>> {
+        serde_json::value::to_raw_value(&(self.fact)(v1)).ok()
+    }
 }
 
 /// The fields that depend on fields of v1. All others survive every edit in v1.
@@ -46,7 +56,7 @@ pub(crate) const DEPENDENCIES: &[Dependency] = &[
     Dependency {
         v2: &[SCHEDULES, DEFAULT_SCHEDULE, "suspend"],
         name: "suspend",
-        fact: |spec| Value::Bool(spec.get("suspend") == Some(&Value::Bool(true))),
+        fact: |spec| spec.get("suspend").is_some_and(LazyValue::is_true).into(),
     },
     // The policy names containers.
     Dependency {
@@ -56,14 +66,14 @@ pub(crate) const DEPENDENCIES: &[Dependency] = &[
     },
 ];
 
-impl V2Only {
+impl<'a> V2Only<'a> {
     /// Returns the fields for a spec of v1. `annotation` is the one that the object has in v2.
-    pub(super) fn new(spec: Map<String, Value>, annotation: Option<Value>, v1: &Map<String, Value>) -> Self {
-        let mut probe = Value::Object(spec.clone());
+    pub(super) fn new(spec: LazyObject<'a>, annotation: Option<LazyValue<'a>>, v1: &mut LazyObject<'a>) -> Self {
+        let mut probe = spec.clone().into();
         let present = DEPENDENCIES
             .iter()
             .filter(|dependency| take(&mut probe, dependency.v2).is_some());
-        let with = present.map(|dependency| (dependency.name.to_owned(), (dependency.fact)(v1)));
+        let with = present.filter_map(|dependency| Some((dependency.name.to_owned(), dependency.encoded_fact(v1)?)));
         Self {
             with: with.collect(),
             spec,
@@ -72,47 +82,55 @@ impl V2Only {
     }
 
     /// Reads an annotation; `None` if it is not one that [`V2Only::write`] returns.
-    pub(super) fn read(annotation: &Value) -> Option<Self> {
-        let v2_only: Self = serde_json::from_str(annotation.as_str()?).ok()?;
-        let is_ours = !v2_only.spec.is_empty() || v2_only.annotation.is_some();
-        (is_ours && v2_only.spec.keys().all(|name| fields::is_v2_only(name))).then_some(v2_only)
+    pub(super) fn read(annotation: &LazyValue<'_>) -> Option<Self> {
+        let text = annotation.as_str().filter(|text| text.len() <= MAX_ANNOTATION_BYTES)?;
+        let V2Only { spec, with, annotation } = serde_json::from_str(&text).ok()?;
+        let is_ours = !spec.is_empty() || annotation.is_some();
+        let is_known = spec.iter().all(|(name, _)| fields::is_v2_only(name));
+        (is_ours && is_known).then(|| Self {
+            spec: spec.into_owned(),
+            with,
+            annotation: annotation.map(LazyValue::into_owned),
+        })
     }
 
     /// Returns the markers of all leaves, each with the path of its leaf.
-    pub(super) fn markers(&self) -> Vec<(String, String)> {
-        let paths = leaves::paths(&self.spec).into_iter();
-        paths.map(|path| (marker(&path), path)).collect()
+    pub(super) fn markers(&self) -> Result<Vec<(String, String)>, TooLong> {
+        let paths = leaves::paths(&self.spec)?.into_iter();
+        Ok(paths.map(|path| (marker(&path), path)).collect())
     }
 
     /// Removes the leaves without a marker.
-    pub(super) fn retain_marked(&mut self, mut is_marked: impl FnMut(&str) -> bool) {
-        leaves::retain(&mut self.spec, &mut |path| is_marked(&marker(path)));
+    pub(super) fn retain_marked(&mut self, mut is_marked: impl FnMut(&str) -> bool) -> Result<(), TooLong> {
+        leaves::retain(&mut self.spec, &mut |path| is_marked(&marker(path)))
     }
 
     /// Returns the annotation of the object in v1; `None` if v1 can express the whole object.
-    pub(super) fn write(self) -> Option<Value> {
+    pub(super) fn write(self) -> Option<LazyValue<'a>> {
         if self.spec.is_empty() {
             match self.annotation {
                 None => return None,
                 // A foreign value stays as it is.
-                Some(annotation) if Self::read(&annotation).is_none() => return Some(annotation),
+                Some(annotation) if V2Only::read(&annotation).is_none() => return Some(annotation),
                 Some(_) => {}
             }
         }
-        serde_json::to_string(&self).ok().map(Value::String)
+        serde_json::to_string(&self).ok().map(|text| LazyValue::string(&text))
     }
 
     /// Returns the fields, without those that depend on a fact that has changed.
-    pub(super) fn restore(self, v1: &Map<String, Value>) -> Map<String, Value> {
-        let mut spec = Value::Object(self.spec);
+    pub(super) fn restore(self, v1: &mut LazyObject<'a>) -> LazyObject<'a> {
+        let mut spec = LazyValue::Object(self.spec);
         for dependency in DEPENDENCIES {
-            if self.with.get(dependency.name) != Some(&(dependency.fact)(v1)) {
+            let fact = dependency.encoded_fact(v1);
+            let before = self.with.get(dependency.name).map(|fact| fact.get());
+            if before.is_none() || before != fact.as_ref().map(|fact| fact.get()) {
                 take(&mut spec, dependency.v2);
             }
         }
         match spec {
-            Value::Object(spec) => spec,
-            _ => Map::new(),
+            LazyValue::Object(spec) => spec,
+            _ => LazyObject::default(),
         }
     }
 }
@@ -128,12 +146,20 @@ pub(super) fn is_marker(annotation: &str) -> bool {
 }
 
 /// Returns the names of all containers, and whether failed containers are restarted.
-fn container_names(spec: &Map<String, Value>) -> Value {
-    let template = spec.get("jobTemplate");
-    let lists = ["containers", "initContainers"].into_iter();
-    let containers = lists.filter_map(|list| template?.get(list)?.as_array()).flatten();
-    let names = containers.map(|container| container.get("name").cloned().unwrap_or_default());
-    let policy = template.and_then(|template| template.get("restartPolicy"));
-    let policy = policy.cloned().unwrap_or_else(|| "Never".into());
-    names.chain([policy]).collect()
+fn container_names(spec: &mut LazyObject<'_>) -> LazyValue<'static> {
+    let mut template = spec.get_mut("jobTemplate");
+    let mut facts = Vec::new();
+    for list in ["containers", "initContainers"] {
+        let containers = template
+            .as_mut()
+            .and_then(|template| template.get_mut(list)?.as_array_mut());
+        for container in containers.into_iter().flatten() {
+            let name = container.get_mut("name").map(|name| name.clone().into_owned());
+            facts.push(name.unwrap_or_else(LazyValue::null));
+        }
+    }
+    let policy = template.and_then(|template| template.get_mut("restartPolicy"));
+    let policy = policy.map(|policy| policy.clone().into_owned());
+    facts.push(policy.unwrap_or_else(|| LazyValue::string("Never")));
+    LazyValue::Array(facts)
 }

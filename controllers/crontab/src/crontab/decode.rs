@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use portreeve_api::{
     AnnotatedMetadata, CRONTABS_V2, ConcurrencyPolicy, CronTabStatus, CronTabV2Status, DEFAULT_SCHEDULE, DstPolicyName,
-    ScheduleStatus,
+    LazyObject, ScheduleStatus,
 };
 use portreeve_informer::decode_part;
 use serde::{Deserialize, Deserializer, de::Error};
-use serde_json::{Value, json, value::RawValue};
+use serde_json::value::RawValue;
 
 use super::{
     cached::{Annotations, CachedCronTab},
@@ -132,11 +132,11 @@ impl<'de> Deserialize<'de> for CachedCronTab {
 
 /// Decodes a spec of v1 whose object has fields of v2 in annotations.
 fn decode_converted(metadata: &RawValue, spec: &RawValue) -> Result<Spec, String> {
-    let metadata: Value = decode_part("metadata", metadata.get())?;
-    let spec: Value = decode_part("spec", spec.get())?;
-    let object = json!({ "metadata": metadata, "spec": spec });
-    let converted = conversion::convert(object, &CRONTABS_V2.api_version())?;
-    decode_part::<SpecV2>("spec", &converted["spec"].to_string()).map(Spec::from)
+    let fields = [("metadata".into(), metadata.into()), ("spec".into(), spec.into())];
+    let mut object = LazyObject::from_iter(fields);
+    conversion::convert(&mut object, &CRONTABS_V2.api_version())?;
+    let converted = serde_json::to_string(&object.get("spec")).map_err(|error| error.to_string())?;
+    decode_part::<SpecV2>("spec", &converted).map(Spec::from)
 }
 
 fn decode_status(version: Version, status: &RawValue) -> Result<CronTabV2Status, String> {

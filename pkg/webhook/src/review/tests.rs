@@ -1,6 +1,6 @@
 use expect_test::{Expect, expect};
 use portreeve_api::Resource;
-use portreeve_reconcile::admission::set_default;
+use portreeve_reconcile::admission::{Verdict, set_default};
 use portreeve_testing::Corpus;
 use serde::Deserialize;
 use serde_json::json;
@@ -22,9 +22,8 @@ struct Spec {
 }
 
 fn defaulting() -> Webhook {
-    Webhook::defaulting("things.example.dev", THINGS, |mut thing| {
-        set_default(&mut thing, &["spec", "size"], 1);
-        thing
+    Webhook::defaulting("things.example.dev", THINGS, |thing| {
+        set_default(thing, &["spec", "size"], 1);
     })
 }
 
@@ -73,7 +72,8 @@ fn thing(size: i64) -> Value {
 }
 
 fn respond(webhook: &Webhook, request: &Value, parameters: &[Arc<Value>]) -> Result<(Value, Decision), BadRequest> {
-    let request = read(webhook, request.to_string().as_bytes())?;
+    let body = request.to_string();
+    let request = read(webhook, body.as_bytes())?;
     let answer = answer(webhook, request, Some(parameters), Timestamp::UNIX_EPOCH)?;
     Ok((serde_json::from_slice(&answer.body).unwrap(), answer.decision))
 }
@@ -89,7 +89,7 @@ fn an_allowed_object_has_the_uid_and_nothing_else() {
         &validating(),
         &request("CREATE", &thing(1), &Value::Null),
         &expect![[
-            r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"allowed":true,"status":{},"uid":"u1"}}"#
+            r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"allowed":true,"uid":"u1"}}"#
         ]],
     );
 }
@@ -200,7 +200,7 @@ fn requests_for_something_else_are_rejected_with_a_reason() {
         ),
         (
             &|request| request["request"]["operation"] = "DELETE".into(),
-            expect!["this webhook is for CREATE and UPDATE, not for Delete"],
+            expect!["this webhook is for CREATE and UPDATE, not for DELETE"],
         ),
         (
             &|request| request["request"]["object"] = Value::Null,
@@ -210,7 +210,7 @@ fn requests_for_something_else_are_rejected_with_a_reason() {
     for (change, expected) in rows {
         expected.assert_eq(&error(change));
     }
-    let malformed = read::<Value>(&validating(), b"{").unwrap_err().to_string();
+    let malformed = read(&validating(), b"{").unwrap_err().to_string();
     assert!(
         malformed.starts_with("the body is no AdmissionReview: EOF"),
         "{malformed}"
@@ -222,7 +222,7 @@ fn requests_for_something_else_are_rejected_with_a_reason() {
 fn mutations_of_requests() {
     let check = |input: &[u8]| {
         for webhook in [validating(), defaulting()] {
-            let Ok(request) = read::<Value>(&webhook, input) else {
+            let Ok(request) = read(&webhook, input) else {
                 continue;
             };
             let uid = request.uid.clone();
@@ -233,4 +233,28 @@ fn mutations_of_requests() {
         }
     };
     Corpus::read("corpus").unwrap().check(4_000, check).unwrap();
+}
+
+/// With status 400, the apiserver would ignore the webhook, and store the object unchecked.
+#[test]
+fn objects_of_any_depth_and_size_are_reviewed() {
+    const DEPTH: usize = 200_000;
+    let deep = format!("{}{}", "[".repeat(DEPTH), "]".repeat(DEPTH));
+    let many = format!("[{}]", vec!["{}"; 400_000].join(","));
+    for metadata in [
+        format!(r#"{{"managedFields":{deep}}}"#),
+        format!(r#"{{"annotations":{many}}}"#),
+    ] {
+        let request = request("CREATE", &json!("OBJECT"), &Value::Null).to_string();
+        let object = format!(r#"{{"metadata":{metadata},"spec":{{"size":10}},"status":{deep}}}"#);
+        let body = request.replace(r#""OBJECT""#, &object);
+        let decide = |webhook: &Webhook| {
+            let request = read(webhook, body.as_bytes()).unwrap();
+            answer(webhook, request, Some(&[]), Timestamp::UNIX_EPOCH)
+                .unwrap()
+                .decision
+        };
+        assert_eq!(decide(&validating()), Decision::Denied);
+        assert_eq!(decide(&defaulting()), Decision::Allowed);
+    }
 }

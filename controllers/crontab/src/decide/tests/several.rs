@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{decide, refused, samples::at};
 use crate::{
-    conversion::convert,
+    conversion::tests::to as converted,
     crontab::CachedCronTab,
     input::ObservedRuns,
     job::CachedJob,
@@ -115,9 +115,7 @@ fn schedules_with_the_same_time_start_a_run_each() {
 #[test]
 fn both_versions_of_an_object_have_the_same_runs() {
     let v2 = two_schedules();
-    let v1 = convert(v2.clone(), V1).expect("v1 is known");
-    let mut v1 = v1;
-    v1["apiVersion"] = V1.into();
+    let v1 = converted(V1, &v2);
     let jobs = created(&observed(&v2, &[]), "09:00");
     assert_eq!(created(&observed(&v1, &[]), "09:00"), jobs);
     // Each status is written in the version of the object, and says the same.
@@ -145,8 +143,8 @@ fn both_versions_of_an_object_have_the_same_runs() {
         status_1.remove(absent);
     }
     assert_eq!(status_1.remove("missedRuns"), Some(0.into()));
-    let converted = convert(json!({"status": patched_1[1]}), V2).expect("v2 is known");
-    assert_eq!(converted["status"], patched_2[1]);
+    let in_v2 = converted(V2, &json!({"status": patched_1[1]}));
+    assert_eq!(in_v2["status"], patched_2[1]);
 }
 
 #[test]
