@@ -20,7 +20,7 @@ async fn a_dry_run_logs_its_plans_and_writes_nothing() -> Result<()> {
     let fixture = NamespaceFixture::new(&plane, "dry").await?;
     let daemon = Daemon::start(&plane, "dry-daemon", &["--dry-run", "--install-crds"]).await?;
     daemon
-        .wait_for_line(&["create CustomResourceDefinition foos.samplecontroller.k8s.io"])
+        .wait_for_line(&["apply CustomResourceDefinition foos.samplecontroller.k8s.io"])
         .await?;
     let crds: Api<CustomResourceDefinition> = Api::all(plane.client()?);
     ensure!(crds.get_opt("foos.samplecontroller.k8s.io").await?.is_none());

@@ -37,6 +37,9 @@ pub enum Error {
     /// The YAML cannot be written.
     #[error("failed to write YAML")]
     Write(#[source] serde_saphyr::ser_error::Error),
+    /// The YAML of a controller's CRD is invalid, which is a bug of the controller.
+    #[error("failed to read the CustomResourceDefinitions of a controller")]
+    ReadDefinition(#[source] serde_saphyr::Error),
     /// A single policy cannot fence controllers that depend on several Leases.
     #[error(
         "cannot fence several groups in one process ({}): the apiserver knows which pod writes, but not for which controller, and \

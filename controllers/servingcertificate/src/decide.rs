@@ -16,7 +16,7 @@ use std::sync::Arc;
 use data_encoding::BASE64;
 use jiff::{SignedDuration, Timestamp};
 use portreeve_api::ObjectKey;
-use portreeve_reconcile::{Effect, EventContent, Next, Object, Plan, Target};
+use portreeve_reconcile::{ABSENT, Effect, EventContent, Next, Object, Plan, Target};
 use rcgen::KeyPair;
 use serde_json::{Map, json};
 
@@ -41,9 +41,6 @@ const PUBLISHED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 const LARGEST_CLOCK_DIFFERENCE: SignedDuration = SignedDuration::from_hours(1);
 /// How often the clocks are compared while they differ.
 const CLOCK_CHECKED_EVERY: SignedDuration = SignedDuration::from_mins(1);
-/// The version of an object that does not exist. etcd's first revision is that of the empty store,
-/// so no object has it, and an apply with it creates the object or fails.
-const ABSENT: &str = "1";
 
 /// Everything that a decision about the Secret knows.
 pub(crate) struct Observed {

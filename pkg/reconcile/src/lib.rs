@@ -44,7 +44,7 @@ pub use group_informers::GroupInformers;
 pub use group_lease::GroupLease;
 pub use metrics::Metrics;
 pub use outages::retry_after_outages;
-pub use plan::{Effect, EventContent, EventSeverity, Next, Object, Plan, Propagation, Target};
+pub use plan::{ABSENT, Effect, EventContent, EventSeverity, Next, Object, Plan, Propagation, Target};
 pub use portreeve_client::ServerClock;
 pub use queue_health::{QueueHealth, QueueHealthChecker};
 pub use readiness::{ReadinessCheck, ReadinessChecker, ReadinessStatus, held_retries_checker};

@@ -9,6 +9,11 @@ use jiff::Timestamp;
 use portreeve_api::{Metadata, ObjectKey, Resource};
 use serde_json::Value;
 
+/// The version of an object that does not exist. etcd's first revision is that of the empty store,
+/// so no object has it, and an [`Effect::Apply`] with it and an empty UID creates the object or
+/// fails.
+pub const ABSENT: &str = "1";
+
 /// What to do about one key. Effects run in order, and the first one that fails ends the plan.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Plan {

@@ -146,6 +146,13 @@ fn resource_rules(controllers: &[Descriptor]) -> Vec<Value> {
             rules.push(rule);
         }
     }
+    // The leader installs CRDs, and publishes CAs in them.
+    if controllers.iter().any(|controller| !controller.crds.is_empty()) {
+        rules.push(json!({
+            "apiGroups": ["apiextensions.k8s.io"], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"],
+            "resources": ["customresourcedefinitions"],
+        }));
+    }
     rules
 }
 
@@ -212,7 +219,8 @@ mod tests {
             ["UPDATE"] ["samplecontroller.k8s.io"] ["foos/status"]
             ["CREATE","UPDATE","DELETE"] ["apps"] ["deployments"]
             ["UPDATE","DELETE"] ["*"] ["*"]
-            ["DELETE"] ["batch"] ["jobs"]"#]]
+            ["DELETE"] ["batch"] ["jobs"]
+            ["CREATE","UPDATE"] ["apiextensions.k8s.io"] ["customresourcedefinitions"]"#]]
         .assert_eq(&rules(CONTROLLERS));
     }
 
@@ -231,6 +239,7 @@ mod tests {
                     verbs: &["create"],
                 },
             ],
+            crds: &[],
             ..CONTROLLERS[0]
         };
         assert_eq!(rules(&[election_writer]), "");

@@ -3,7 +3,7 @@
 //!
 //! Architecture Invariant: pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use portreeve_reconcile::{Descriptor, Rule};
 use portreeve_serving::SecretArgs;
@@ -41,13 +41,6 @@ const SERVING: &[Rule] = &[
     },
 ];
 
-/// The additional rules for `--install-crds`.
-const INSTALL: &[Rule] = &[Rule {
-    groups: &["apiextensions.k8s.io"],
-    resources: &["customresourcedefinitions"],
-    verbs: &["create", "get", "patch"],
-}];
-
 /// The verbs that an elector needs on its own Leases.
 pub(super) const LEASE_VERBS: &[&str] = &["get", "patch", "watch"];
 
@@ -73,9 +66,6 @@ pub(crate) struct RoleOptions<'a> {
 pub(crate) fn rbac(controllers: &[Descriptor], account: &Account, options: &RoleOptions<'_>) -> Result<String, Error> {
     let prefix = &account.service_account;
     let mut roles = vec![(prefix.clone(), BASE), (format!("{prefix}:serving"), SERVING)];
-    if options.install_crds {
-        roles.push((format!("{prefix}:install-crds"), INSTALL));
-    }
     roles.extend(
         controllers
             .iter()
@@ -88,6 +78,9 @@ pub(crate) fn rbac(controllers: &[Descriptor], account: &Account, options: &Role
         role_and_binding("Cluster", &json!({ "name": name }), &list.collect(), account)
     });
     let mut documents: Vec<_> = cluster_wide.collect();
+    if options.install_crds {
+        documents.extend(install_role(controllers, account)?);
+    }
     documents.push(authentication_reader(account));
     if !options.leases.is_empty() {
         let metadata = json!({ "name": format!("{prefix}:leader-election"), "namespace": options.lease_namespace });
@@ -101,6 +94,28 @@ pub(crate) fn rbac(controllers: &[Descriptor], account: &Account, options: &Role
     documents.extend(certificate_roles(account, options.secret));
     documents.extend(bundle_role(account, options.secret));
     yaml(&documents)
+}
+
+/// Returns the role for `--install-crds` with its binding: the rights are limited to the CRDs of
+/// these controllers. Nothing if they have none.
+fn install_role(controllers: &[Descriptor], account: &Account) -> Result<Vec<Value>, Error> {
+    let mut names = BTreeSet::new();
+    for yaml in controllers.iter().flat_map(|controller| controller.crds) {
+        let definitions: Vec<Value> = serde_saphyr::from_multiple(yaml).map_err(Error::ReadDefinition)?;
+        let of_definitions = definitions.iter().filter_map(|crd| crd["metadata"]["name"].as_str());
+        names.extend(of_definitions.map(str::to_owned));
+    }
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let rules = json!([{
+        "apiGroups": ["apiextensions.k8s.io"],
+        "resources": ["customresourcedefinitions"],
+        "resourceNames": names,
+        "verbs": ["create", "get", "patch"],
+    }]);
+    let name = format!("{}:install-crds", account.service_account);
+    Ok(role_and_binding("Cluster", &json!({ "name": name }), &rules, account).into())
 }
 
 /// Returns the roles for the serving certificate, with their bindings: every replica watches the
@@ -224,7 +239,12 @@ mod tests {
         let text = output(CONTROLLERS, false, &[]);
         assert!(text.contains("name: portreeve:foo-controller"), "{text}");
         assert!(!text.contains("install-crds"), "{text}");
-        assert!(output(&[], true, &[]).contains("install-crds"));
+        assert!(!output(&[], true, &[]).contains("install-crds"), "no CRD is named");
+        let text = output(CONTROLLERS, true, &[]);
+        let (_, role) = text.split_once("name: portreeve:install-crds").unwrap();
+        for name in ["crontabs.stable.example.com", "foos.samplecontroller.k8s.io"] {
+            assert!(role.contains(name), "{text}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use portreeve_reconcile::{Effect, Plan};
+use portreeve_reconcile::{ABSENT, Effect, Plan};
 use serde_json::{Value, json};
 
 use super::{definition::Definition, obstacle::Obstacle};
@@ -26,7 +26,7 @@ pub(super) enum Step {
 
 pub(super) fn decide(wanted: &Definition, present: Option<&Definition>, written: bool) -> Step {
     let Some(present) = present else {
-        return Step::Write(Plan::of(vec![Effect::Create(wanted.clone().into_object())]));
+        return create(wanted);
     };
     if present.metadata.deletion_timestamp.is_some() {
         return Step::Blocked(Obstacle::Terminating);
@@ -67,6 +67,14 @@ pub(super) fn decide(wanted: &Definition, present: Option<&Definition>, written:
 fn is_ours(wanted: &Definition, present: &Definition) -> bool {
     present.part_of() == wanted.part_of()
         || is_as_wanted(&keep_conversion(wanted.clone().without_label(), present), present)
+}
+
+/// Returns the creation of a CRD. An apply names what it creates, so that the right to do so can be
+/// limited to that name.
+fn create(wanted: &Definition) -> Step {
+    let object = wanted.clone().into_object();
+    let (uid, version) = ("".into(), ABSENT.into());
+    Step::Write(Plan::of(vec![Effect::Apply { object, uid, version }]))
 }
 
 fn apply(wanted: Definition, present: &Definition) -> Step {

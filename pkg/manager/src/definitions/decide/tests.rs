@@ -82,7 +82,7 @@ fn definition_is_written_once_and_then_awaited() {
         &["v1"],
         &json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}),
     );
-    let create = "create CustomResourceDefinition foos.example.com";
+    let create = "apply CustomResourceDefinition foos.example.com";
     let apply = "apply CustomResourceDefinition foos.example.com";
     let table = [
         (None, false, create),
