@@ -1,40 +1,46 @@
 //! Lists the metadata of objects in pages.
 
+use std::collections::BTreeMap;
+
 use kube::{
     Api,
-    api::{ListParams, PartialObjectMeta},
-    core::DynamicObject,
+    api::ListParams,
+    core::{DynamicObject, ListMeta, Request},
 };
 use portreeve_client::ApiErrorKind;
+use serde::Deserialize;
 
 use super::{cluster::Cluster, definition::Definition, error::Error, retry::retry};
 
 /// How often a list begins again because its continue token has expired.
 const RESTARTS: u32 = 100;
 
-/// The metadata of an object.
-#[derive(Clone, Debug)]
+/// An object of which only the metadata was requested.
+#[derive(Deserialize)]
+pub(super) struct PartialObject {
+    pub(super) metadata: ListedObject,
+}
+
+/// A list of objects of which only the metadata was requested.
+#[derive(Deserialize)]
+struct PartialObjectList {
+    metadata: ListMeta,
+    items: Vec<PartialObject>,
+}
+
+/// The metadata of an object. It lacks the managed fields, which may be too deep to be decoded.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub(super) struct ListedObject {
     pub(super) namespace: Option<String>,
     pub(super) name: String,
     pub(super) uid: String,
     pub(super) resource_version: String,
-    /// The names of its annotations.
-    annotations: Vec<String>,
+    /// Its annotations.
+    annotations: Option<BTreeMap<String, String>>,
 }
 
 impl ListedObject {
-    fn of(listed: PartialObjectMeta<DynamicObject>) -> Self {
-        let metadata = listed.metadata;
-        Self {
-            namespace: metadata.namespace,
-            name: metadata.name.unwrap_or_default(),
-            uid: metadata.uid.unwrap_or_default(),
-            resource_version: metadata.resource_version.unwrap_or_default(),
-            annotations: metadata.annotations.unwrap_or_default().into_keys().collect(),
-        }
-    }
-
     /// Returns `namespace/name`, or the name of a cluster-scoped object.
     pub(super) fn key(&self) -> String {
         match &self.namespace {
@@ -45,7 +51,8 @@ impl ListedObject {
 
     /// Returns whether the object has one of these annotations.
     pub(super) fn has_any(&self, annotations: &[String]) -> bool {
-        self.annotations.iter().any(|own| annotations.contains(own))
+        let mut own = self.annotations.iter().flatten();
+        own.any(|(own, _)| annotations.contains(own))
     }
 }
 
@@ -88,12 +95,18 @@ impl<'a> Pages<'a> {
         }
     }
 
+    async fn list(&self) -> kube::Result<PartialObjectList> {
+        let request = Request::new(self.api.resource_url()).list_metadata(&self.parameters);
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        self.cluster.client.request(request).await
+    }
+
     /// Returns the next page, or `None` after the last one. Begins again with the first page if the
     /// apiserver no longer has the list.
     pub(super) async fn next(&mut self) -> Result<Option<Page>, Error> {
         let is_expired = |error: &kube::Error| ApiErrorKind::of(error) == ApiErrorKind::Expired;
         while !self.has_ended {
-            let listed = retry(is_expired, || self.api.list_metadata(&self.parameters)).await;
+            let listed = retry(is_expired, || self.list()).await;
             match listed {
                 Ok(listed) => {
                     let token = listed.metadata.continue_.filter(|token| !token.is_empty());
@@ -103,7 +116,7 @@ impl<'a> Pages<'a> {
                     let remaining = listed.metadata.remaining_item_count.unwrap_or_default();
                     return Ok(Some(Page {
                         is_first: std::mem::take(&mut self.is_first),
-                        objects: listed.items.into_iter().map(ListedObject::of).collect(),
+                        objects: listed.items.into_iter().map(|object| object.metadata).collect(),
                         seen: self.seen,
                         remaining: u64::try_from(remaining).unwrap_or_default(),
                         resource_version: listed.metadata.resource_version.unwrap_or_default(),
@@ -148,4 +161,26 @@ pub(super) async fn find(
     }
     found.sort();
     Ok((found, count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The apiserver stores managed fields of any depth.
+    #[test]
+    fn objects_of_any_depth_are_listed() {
+        const DEPTH: usize = 100_000;
+        let deep = format!("{}{}", "{\"f:a\":[".repeat(DEPTH), "]}".repeat(DEPTH));
+        let list = format!(
+            r#"{{"metadata":{{"resourceVersion":"9"}},"items":[{{"metadata":{{"namespace":"n","name":"a","uid":"u",
+                "resourceVersion":"7","annotations":{{"x":"y"}},"managedFields":[{{"fieldsV1":{deep}}}]}}}}]}}"#
+        );
+        let list: PartialObjectList = serde_json::from_str(&list).unwrap();
+        let [PartialObject { metadata }] = &list.items[..] else {
+            panic!("one object");
+        };
+        assert_eq!((&*metadata.key(), &*metadata.resource_version), ("n/a", "7"));
+        assert!(metadata.has_any(&["x".to_owned()]) && !metadata.has_any(&["y".to_owned()]));
+    }
 }

@@ -6,7 +6,7 @@ use futures::{StreamExt, stream};
 use kube::{
     Api,
     api::{Patch, PatchParams},
-    core::DynamicObject,
+    core::{DynamicObject, Request},
 };
 use portreeve_api::{ObjectKey, Resource, Scope};
 use portreeve_client::{ApiErrorKind, error_chain, is_object_not_found};
@@ -16,7 +16,7 @@ use super::super::{
     Error,
     cluster::{Cluster, MANAGER},
     definition::Definition,
-    objects::{ListedObject, Pages, find},
+    objects::{ListedObject, Pages, PartialObject, find},
     progress::Progress,
     retry::retry,
 };
@@ -139,10 +139,10 @@ impl Pass<'_> {
     /// Writes an object without a change, if it is still the one of the list.
     async fn write(&self, object: ListedObject) -> (ListedObject, Written) {
         let resource = self.definition.resource(self.target);
-        let client = self.cluster.client.clone();
+        let client = &self.cluster.client;
         let api: Api<DynamicObject> = match &object.namespace {
-            Some(namespace) => Api::namespaced_with(client, namespace, &resource),
-            None => Api::all_with(client, &resource),
+            Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+            None => Api::all_with(client.clone(), &resource),
         };
         let parameters = PatchParams {
             field_manager: Some(MANAGER.to_owned()),
@@ -152,11 +152,13 @@ impl Pass<'_> {
             "metadata": {"uid": object.uid, "resourceVersion": object.resource_version},
         }));
         let is_gone = |error: &kube::Error| self.is_gone(error, &object);
-        let patched = retry(is_gone, || api.patch_metadata(&object.name, &parameters, &patch)).await;
-        let written = match patched {
-            Ok(patched) if patched.metadata.resource_version.as_deref() == Some(&object.resource_version) => {
-                Written::Unchanged
-            }
+        let send = || async {
+            let request = Request::new(api.resource_url()).patch_metadata(&object.name, &parameters, &patch);
+            let request = request.map_err(kube::Error::BuildRequest)?;
+            client.request::<PartialObject>(request).await
+        };
+        let written = match retry(is_gone, send).await {
+            Ok(patched) if patched.metadata.resource_version == object.resource_version => Written::Unchanged,
             Ok(_) => Written::Yes,
             Err(error) if is_gone(&error) || ApiErrorKind::of(&error) == ApiErrorKind::Conflict => Written::ByOthers,
             Err(error) => Written::Failed(error_chain(&error)),
