@@ -8,6 +8,9 @@ const MIN_WAIT: Duration = Duration::from_millis(100);
 /// The longest wait before jitter. Jitter at most doubles a wait.
 const MAX_WAIT: Duration = Duration::from_secs(15);
 
+/// The largest random share that is added to a `Retry-After`.
+const RETRY_AFTER_JITTER: f64 = 0.25;
+
 /// An exponential backoff from 100 ms to 15 s, plus a random jitter of up to the same amount, so a
 /// wait never exceeds 30 s.
 ///
@@ -31,9 +34,24 @@ impl Backoff {
     }
 }
 
+/// Adds up to a quarter to the time that a `Retry-After` asks for: many clients may have received
+/// the same response.
+pub(crate) fn with_jitter(requested: Duration) -> Duration {
+    requested.mul_f64(1.0 + RETRY_AFTER_JITTER * fastrand::f64())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clients_with_the_same_response_return_at_different_times() {
+        let requested = Duration::from_secs(100);
+        let waits: Vec<_> = (0..100).map(|_| with_jitter(requested)).collect();
+        assert!(waits.iter().all(|wait| (requested..=requested * 5 / 4).contains(wait)));
+        assert!(waits.iter().any(|wait| *wait != waits[0]));
+        assert_eq!(with_jitter(Duration::ZERO), Duration::ZERO);
+    }
 
     #[test]
     fn waits_double_up_to_a_limit_with_jitter() {

@@ -41,7 +41,12 @@ use self::{
     change_watches::{Names, NamesSink},
     requests::{DiscoveryClient, Error},
 };
-use crate::{StatusReporter, Watch, WatchFailure, backoff::Backoff, factory::SharedWatches, shared_watch::Reader};
+use crate::{
+    StatusReporter, Watch, WatchFailure,
+    backoff::{Backoff, with_jitter},
+    factory::SharedWatches,
+    shared_watch::Reader,
+};
 
 const SERVICES: Resource = Resource::cluster("apiregistration.k8s.io", "v1", "APIService", "apiservices");
 
@@ -195,9 +200,10 @@ impl DiscoveryLoop {
                     (Duration::ZERO, wait)
                 }
                 Err(error) => {
-                    is_unavailable = error.is_unavailable() && error.retry_after().is_zero();
-                    let wait = self.fail(&error);
-                    (wait.min(FAILURE_HOLDOFF).max(error.retry_after()), wait)
+                    let requested = with_jitter(error.retry_after());
+                    is_unavailable = error.is_unavailable() && requested.is_zero();
+                    let wait = self.fail(&error, requested);
+                    (wait.min(FAILURE_HOLDOFF).max(requested), wait)
                 }
             };
             let next = async {
@@ -279,12 +285,13 @@ impl DiscoveryLoop {
         PERIOD
     }
 
-    /// Records the failure and returns how long to wait before the next request.
-    fn fail(&mut self, error: &Error) -> Duration {
+    /// Records the failure and returns how long to wait before the next request: at least as long
+    /// as `requested`.
+    fn fail(&mut self, error: &Error, requested: Duration) -> Duration {
         self.shared.failures.fetch_add(1, Ordering::Relaxed);
         let failure = error.failure();
         let reason = failure.message.clone();
-        let mut delay = self.backoff.wait().max(error.retry_after());
+        let mut delay = self.backoff.wait().max(requested);
         if error.is_unavailable() {
             delay = delay.max(self.outage.min_wait());
         }

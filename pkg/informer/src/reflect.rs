@@ -32,7 +32,7 @@ use self::{
 };
 use crate::{
     WatchFailure,
-    backoff::Backoff,
+    backoff::{Backoff, with_jitter},
     protocol::{self, Lines, Page, RawEvent, WatchMessage},
     readers::{ActiveReaders, Readers},
     reconnects::{RelistReason, RestartReason},
@@ -40,8 +40,6 @@ use crate::{
     watch_trust::{End, NextRequest, WatchTrust},
 };
 
-/// The largest random share that is added to a `Retry-After`.
-const RETRY_AFTER_JITTER: f64 = 0.25;
 /// How long the watch continues for the other readers after one has panicked. Then the loop lists
 /// again for that one.
 const RELIST_AFTER_PANIC: Duration = Duration::from_secs(30);
@@ -369,11 +367,7 @@ impl Reflector {
             message: error_chain(error),
         };
         let requested = error.cause().and_then(retry_after).unwrap_or_default();
-        // Many loops may have received the same response.
-        let delay = self
-            .backoff
-            .wait()
-            .max(requested.mul_f64(1.0 + RETRY_AFTER_JITTER * fastrand::f64()));
+        let delay = self.backoff.wait().max(with_jitter(requested));
         let (reason, is_absent) = (failure.message.clone(), failure.kind == ApiErrorKind::NotFound);
         let resource = &self.config.watch;
         let is_new = error.is_reported() && self.config.reporter.record_failure(failure);
