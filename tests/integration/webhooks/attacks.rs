@@ -42,7 +42,7 @@ fn post(path: &str, body: String) -> Result<Request<Body>> {
 }
 
 /// Returns a client without retries that opens a connection for each request in progress.
-fn client(webhooks: &Admin) -> Result<Client> {
+fn client(webhooks: Admin) -> Result<Client> {
     let mut config = webhooks.config()?;
     config.accept_invalid_certs = true;
     Ok(Client::try_from(config)?)
@@ -89,53 +89,53 @@ async fn the_depth_of_managed_fields_is_no_way_around_the_validation() -> Result
     Ok(())
 }
 
+/// Returns requests with objects that are deep, have many values, or are long.
+fn hostile_requests() -> Vec<(&'static str, String)> {
+    let deep = format!("{}{}", "{\"a\":[".repeat(100_000), "]}".repeat(100_000));
+    let many = format!("[{}]", vec![r#"{"a":1}"#; 175_000].join(","));
+    let padding = "x".repeat(1_400_000);
+    let objects = [
+        format!(r#"{{"apiVersion":"stable.example.com/v1","metadata":{{"managedFields":{deep}}},"spec":{deep}}}"#),
+        format!(r#"{{"apiVersion":"stable.example.com/v1","metadata":{{"annotations":{many}}},"spec":{{}}}}"#),
+        format!(r#"{{"apiVersion":"stable.example.com/v1","metadata":{{}},"spec":{many},"status":{many}}}"#),
+        format!(r#"{{"apiVersion":"stable.example.com/v1","spec":{{"unknown":"{padding}"}}}}"#),
+    ];
+    let requests = objects
+        .iter()
+        .flat_map(|object| [(CONVERT, conversion(object)), (VALIDATE, review(object))]);
+    requests.collect()
+}
+
+/// Sends a request, and reads the whole response.
+async fn send(client: &Client, path: &str, body: String) -> Result<StatusCode> {
+    let response = client.send(post(path, body)?).await?;
+    let status = response.status();
+    response.into_body().collect().await?;
+    Ok(status)
+}
+
 /// Everything at once, and clients that do not read their answers.
 #[tokio::test]
 async fn memory_is_bounded_and_large_requests_are_answered() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let daemon = WebhookDaemon::start(plane, "attacked", &[CONTROLLERS]).await?;
     daemon.daemon.admin.wait_until_ready().await?;
-    let client = client(&daemon.webhooks)?;
+    let client = client(daemon.webhooks)?;
     let before = peak(daemon.daemon.process.pid())?;
-    let deep = format!("{}{}", "{\"a\":[".repeat(100_000), "]}".repeat(100_000));
-    let many = format!("[{}]", vec![r#"{"a":1}"#; 175_000].join(","));
-    let padding = "x".repeat(1_400_000);
-    let hostile = [
-        format!(r#"{{"apiVersion":"stable.example.com/v1","metadata":{{"managedFields":{deep}}},"spec":{deep}}}"#),
-        format!(r#"{{"apiVersion":"stable.example.com/v1","metadata":{{"annotations":{many}}},"spec":{{}}}}"#),
-        format!(r#"{{"apiVersion":"stable.example.com/v1","metadata":{{}},"spec":{many},"status":{many}}}"#),
-        format!(r#"{{"apiVersion":"stable.example.com/v1","spec":{{"unknown":"{padding}"}}}}"#),
-    ];
-    let requests = hostile.iter().flat_map(|object| {
-        let both = [(CONVERT, conversion(object)), (VALIDATE, review(object))];
-        std::iter::repeat_n(both, 8).flatten()
-    });
-    let answers = join_all(requests.map(|(path, body)| {
-        let client = &client;
-        async move {
-            let response = client.send(post(path, body)?).await?;
-            let status = response.status();
-            response.into_body().collect().await?;
-            anyhow::Ok(status)
-        }
-    }));
-    let answers = answers.await.into_iter().collect::<Result<Vec<_>>>()?;
+    let requests = std::iter::repeat_n(hostile_requests(), 8).flatten();
+    let answers = join_all(requests.map(|(path, body)| send(&client, path, body))).await;
+    let answers = answers.into_iter().collect::<Result<Vec<_>>>()?;
     ensure!(
         answers.len() == 64 && answers.iter().all(|status| *status == StatusCode::OK),
         "{answers:?}"
     );
 
     // Each of these clients keeps its connection, and reads nothing after the head.
-    let large = format!(
-        r#"{{"apiVersion":"stable.example.com/v1","spec":{{"unknown":"{}"}}}}"#,
-        "x".repeat(6_900_000)
-    );
-    let unread = join_all((0..20).map(|_| async {
-        client
-            .send(post(CONVERT, conversion(&large))?)
-            .await
-            .map_err(anyhow::Error::from)
-    }));
+    let padding = "x".repeat(6_900_000);
+    let large = conversion(&format!(
+        r#"{{"apiVersion":"stable.example.com/v1","spec":{{"unknown":"{padding}"}}}}"#
+    ));
+    let unread = join_all((0..20).map(|_| async { anyhow::Ok(client.send(post(CONVERT, large.clone())?).await?) }));
     let unread = unread.await.into_iter().collect::<Result<Vec<_>>>()?;
     let answered = unread
         .iter()
@@ -144,9 +144,8 @@ async fn memory_is_bounded_and_large_requests_are_answered() -> Result<()> {
     ensure!((1..20).contains(&answered), "{answered} of 20 were answered at once");
     // Once their connections are closed, others are answered.
     eventually(LIMIT, "an answer to a large request", || async {
-        let response = client.send(post(CONVERT, conversion(&large))?).await?;
-        ensure!(response.status() == StatusCode::OK, "{}", response.status());
-        response.into_body().collect().await?;
+        let status = send(&client, CONVERT, large.clone()).await?;
+        ensure!(status == StatusCode::OK, "{status}");
         anyhow::Ok(())
     })
     .await?;
@@ -156,8 +155,13 @@ async fn memory_is_bounded_and_large_requests_are_answered() -> Result<()> {
         peak < MOST_MEMORY,
         "the process took {peak} KiB, and {before} KiB before"
     );
+    ensure_no_panics(&daemon).await
+}
+
+async fn ensure_no_panics(daemon: &WebhookDaemon) -> Result<()> {
     let metrics = daemon.daemon.admin.metrics().await?;
-    ensure!(metrics.sum("controller_runtime_webhook_panics_total", &[]) == 0.0);
+    let panics = metrics.sum("controller_runtime_webhook_panics_total", &[]);
+    ensure!(panics < 1.0, "{panics} panics");
     Ok(())
 }
 
@@ -165,7 +169,7 @@ async fn memory_is_bounded_and_large_requests_are_answered() -> Result<()> {
 #[tokio::test]
 async fn no_object_causes_a_panic() -> Result<()> {
     let daemon = &shared().await?.daemon;
-    let client = client(&daemon.webhooks)?;
+    let client = client(daemon.webhooks)?;
     let v2_fields = json!({"spec": {"schedules": [{"name": "a"}]}}).to_string();
     let values = [
         json!(null),
@@ -191,17 +195,10 @@ async fn no_object_causes_a_panic() -> Result<()> {
                 (VALIDATE, review(&object("v1").to_string())),
                 (VALIDATE, review(&object("v2").to_string())),
             ] {
-                let response = client.send(post(path, body)?).await?;
-                ensure!(
-                    response.status() == StatusCode::OK,
-                    "{}: {spec} {annotations}",
-                    response.status()
-                );
-                response.into_body().collect().await?;
+                let status = send(&client, path, body).await?;
+                ensure!(status == StatusCode::OK, "{status}: {spec} {annotations}");
             }
         }
     }
-    let metrics = daemon.daemon.admin.metrics().await?;
-    ensure!(metrics.sum("controller_runtime_webhook_panics_total", &[]) == 0.0);
-    Ok(())
+    ensure_no_panics(daemon).await
 }
