@@ -399,7 +399,7 @@ async fn the_printed_permissions_are_used_and_suffice() -> Result<()> {
     let used = || {
         let mut used = BTreeSet::new();
         for event in checker.requests_of("portreeve", 0)? {
-            used.extend(used_permission(&event));
+            used.extend(used_permissions(&event));
         }
         anyhow::Ok(used)
     };
@@ -420,14 +420,17 @@ async fn the_printed_permissions_are_used_and_suffice() -> Result<()> {
     checker.ensure_nothing_forbidden("portreeve")
 }
 
-/// Returns the permission that a request used, in the form of [`Permission`]'s `Display`. Every
-/// authenticated user may review its own access (ClusterRole `system:basic-user`).
-fn used_permission(event: &Event) -> Option<String> {
-    let target = event.object_ref.as_ref().filter(|target| !target.resource.is_empty())?;
-    if target.resource == "selfsubjectaccessreviews" {
-        return None;
-    }
+/// Returns the permissions that a request used, in the form of [`Permission`]'s `Display`. Every
+/// authenticated user may review its own access (ClusterRole `system:basic-user`). A server-side
+/// apply that has created its object has used the permission to create it, too.
+fn used_permissions(event: &Event) -> Vec<String> {
+    let target = event.object_ref.as_ref().filter(|target| !target.resource.is_empty());
+    let Some(target) = target.filter(|target| target.resource != "selfsubjectaccessreviews") else {
+        return Vec::new();
+    };
     let slash = if target.subresource.is_empty() { "" } else { "/" };
-    let resource = format!("{}{slash}{}", target.resource, target.subresource);
-    Some(format!("{} {resource}.{}", event.verb, target.api_group))
+    let resource = format!("{}{slash}{}.{}", target.resource, target.subresource, target.api_group);
+    let has_created = event.verb == "patch" && event.code() == 201;
+    let verbs = [&*event.verb].into_iter().chain(has_created.then_some("create"));
+    verbs.map(|verb| format!("{verb} {resource}")).collect()
 }

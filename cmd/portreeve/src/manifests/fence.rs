@@ -146,13 +146,6 @@ fn resource_rules(controllers: &[Descriptor]) -> Vec<Value> {
             rules.push(rule);
         }
     }
-    // The leader installs CRDs, and publishes CAs in them.
-    if controllers.iter().any(|controller| !controller.crds.is_empty()) {
-        rules.push(json!({
-            "apiGroups": ["apiextensions.k8s.io"], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"],
-            "resources": ["customresourcedefinitions"],
-        }));
-    }
     rules
 }
 
@@ -219,8 +212,7 @@ mod tests {
             ["UPDATE"] ["samplecontroller.k8s.io"] ["foos/status"]
             ["CREATE","UPDATE","DELETE"] ["apps"] ["deployments"]
             ["UPDATE","DELETE"] ["*"] ["*"]
-            ["DELETE"] ["batch"] ["jobs"]
-            ["CREATE","UPDATE"] ["apiextensions.k8s.io"] ["customresourcedefinitions"]"#]]
+            ["DELETE"] ["batch"] ["jobs"]"#]]
         .assert_eq(&rules(CONTROLLERS));
     }
 
@@ -239,7 +231,6 @@ mod tests {
                     verbs: &["create"],
                 },
             ],
-            crds: &[],
             ..CONTROLLERS[0]
         };
         assert_eq!(rules(&[election_writer]), "");

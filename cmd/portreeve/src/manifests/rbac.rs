@@ -65,21 +65,19 @@ pub(crate) struct RoleOptions<'a> {
 /// Returns the roles of these controllers, with their bindings to the account.
 pub(crate) fn rbac(controllers: &[Descriptor], account: &Account, options: &RoleOptions<'_>) -> Result<String, Error> {
     let prefix = &account.service_account;
-    let mut roles = vec![(prefix.clone(), BASE), (format!("{prefix}:serving"), SERVING)];
-    roles.extend(
-        controllers
-            .iter()
-            .map(|controller| (format!("{prefix}:{}", controller.name), controller.rules)),
-    );
-    let cluster_wide = roles.iter().flat_map(|(name, rules)| {
+    let cluster_wide = |name: String, rules: &[Rule]| {
         let list = rules
             .iter()
             .map(|rule| json!({ "apiGroups": rule.groups, "resources": rule.resources, "verbs": rule.verbs }));
         role_and_binding("Cluster", &json!({ "name": name }), &list.collect(), account)
-    });
-    let mut documents: Vec<_> = cluster_wide.collect();
+    };
+    let mut documents = Vec::from(cluster_wide(prefix.clone(), BASE));
+    documents.extend(cluster_wide(format!("{prefix}:serving"), SERVING));
     if options.install_crds {
         documents.extend(install_role(controllers, account)?);
+    }
+    for controller in controllers {
+        documents.extend(cluster_wide(format!("{prefix}:{}", controller.name), controller.rules));
     }
     documents.push(authentication_reader(account));
     if !options.leases.is_empty() {

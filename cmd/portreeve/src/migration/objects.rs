@@ -7,6 +7,7 @@ use kube::{
     api::ListParams,
     core::{DynamicObject, ListMeta, Request},
 };
+use portreeve_api::null_as_default;
 use portreeve_client::ApiErrorKind;
 use serde::Deserialize;
 
@@ -25,6 +26,8 @@ pub(super) struct PartialObject {
 #[derive(Deserialize)]
 struct PartialObjectList {
     metadata: ListMeta,
+    /// `null` if there are none.
+    #[serde(deserialize_with = "null_as_default")]
     items: Vec<PartialObject>,
 }
 
@@ -166,6 +169,12 @@ pub(super) async fn find(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_without_objects_is_empty() {
+        let list: PartialObjectList = serde_json::from_str(r#"{"metadata":{},"items":null}"#).unwrap();
+        assert!(list.items.is_empty());
+    }
 
     /// The apiserver stores managed fields of any depth.
     #[test]
