@@ -7,7 +7,7 @@ use std::{borrow::Cow, fmt};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
-    de::{Error, MapAccess, Visitor},
+    de::{MapAccess, Visitor},
     ser::SerializeMap,
 };
 use serde_json::value::{RawValue, to_raw_value};
@@ -165,14 +165,16 @@ impl<'a> LazyObject<'a> {
         }
     }
 
+    /// Returns the value at a path of names.
+    pub fn at_mut(&mut self, path: &[&str]) -> Option<&mut LazyValue<'a>> {
+        let (first, rest) = path.split_first()?;
+        let value = self.get_mut(first)?;
+        rest.iter().try_fold(value, |value, name| value.get_mut(name))
+    }
+
     /// Returns the text at a path of names; `None` if there is another value or none.
     pub fn text_at(&mut self, path: &[&str]) -> Option<String> {
-        let (first, rest) = path.split_first()?;
-        let mut value = self.get_mut(first)?;
-        for name in rest {
-            value = value.get_mut(name)?;
-        }
-        value.as_str().map(Cow::into_owned)
+        self.at_mut(path)?.as_str().map(Cow::into_owned)
     }
 
     /// Sets the value at a path of names, and creates missing objects on it. Does nothing if one of
@@ -306,31 +308,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for LazyObject<'a> {
 }
 
 /// The name of a field, borrowed if it has no escapes.
-struct RawName<'a>(Cow<'a, str>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for RawName<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Name;
-
-        impl<'de> Visitor<'de> for Name {
-            type Value = RawName<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a name")
-            }
-
-            fn visit_borrowed_str<E: Error>(self, name: &'de str) -> Result<Self::Value, E> {
-                Ok(RawName(Cow::Borrowed(name)))
-            }
-
-            fn visit_str<E: Error>(self, name: &str) -> Result<Self::Value, E> {
-                Ok(RawName(Cow::Owned(name.to_owned())))
-            }
-        }
-
-        deserializer.deserialize_str(Name)
-    }
-}
+#[derive(Deserialize)]
+struct RawName<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl Serialize for LazyObject<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -319,14 +319,7 @@ impl fmt::Display for FieldError {
 /// Sets a field of an object unless it has a value other than null. Does nothing if one of the
 /// fields above it has a value that is no object; the apiserver rejects the object then.
 pub fn set_default(object: &mut LazyObject<'_>, path: &[&'static str], default: impl Serialize) {
-    let Some((first, rest)) = path.split_first() else {
-        return;
-    };
-    let mut value = object.get_mut(first);
-    for name in rest {
-        value = value.and_then(|value| value.get_mut(name));
-    }
-    if value.is_none_or(|value| value.is_null()) {
+    if object.at_mut(path).is_none_or(|value| value.is_null()) {
         object.set_at(path, default);
     }
 }
