@@ -5,7 +5,6 @@ use std::{num::NonZeroUsize, time::Duration};
 use k8s_openapi::api::authorization::v1::{
     NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
 };
-use kube::Client;
 use parking_lot::Mutex;
 use portreeve_serving::{Decision, User};
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
@@ -14,7 +13,7 @@ use tokio::time::Instant;
 use crate::{
     expiring_cache::ExpiringCache,
     metrics::Metrics,
-    review::{ReviewError, send},
+    review::{ReviewClients, ReviewError, send},
 };
 
 /// The number of cached decisions, as in Kubernetes.
@@ -33,7 +32,7 @@ pub(crate) struct DecisionTtls {
 
 /// Authorizes users by reviews of the apiserver.
 pub(crate) struct AccessReviewer {
-    client: Client,
+    clients: ReviewClients,
     ttls: DecisionTtls,
     metrics: Metrics,
     /// The key is the hash of the serialized specification of a review: callers choose its length.
@@ -42,9 +41,9 @@ pub(crate) struct AccessReviewer {
 
 impl AccessReviewer {
     /// Creates a reviewer whose decisions are cached.
-    pub(crate) fn new(client: Client, ttls: DecisionTtls, metrics: Metrics) -> Self {
+    pub(crate) fn new(clients: ReviewClients, ttls: DecisionTtls, metrics: Metrics) -> Self {
         Self {
-            client,
+            clients,
             ttls,
             metrics,
             cache: Mutex::new(ExpiringCache::new(CAPACITY)),
@@ -70,7 +69,12 @@ impl AccessReviewer {
         if let Some(decision) = self.cache.lock().get(&key, Instant::now()) {
             return Ok(decision);
         }
-        let answer = send(&self.client, &review, SUBJECT, &self.metrics.access_reviews).await?;
+        let client = if user.is_anonymous() {
+            &self.clients.unknown
+        } else {
+            &self.clients.known
+        };
+        let answer = send(client, &review, SUBJECT, &self.metrics.access_reviews).await?;
         let decision = decision(answer.status)?;
         if text.len() < LONGEST_CACHED {
             let ttl = match &decision {

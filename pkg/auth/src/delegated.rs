@@ -19,12 +19,13 @@ use crate::{
     lookup::{LookupError, Sources, keep_up_to_date},
     metrics::Metrics,
     request_header::HeaderNames,
-    review::ReviewError,
+    review::{ReviewClients, ReviewError},
     token_review::TokenReviewer,
     trust::{Trust, TrustedProxies},
 };
 
-/// The limit for reviews, in requests per second. More would only help who guesses tokens.
+/// The limit for reviews of known and of unknown users each, in requests per second. More would
+/// only help who guesses tokens.
 const REVIEW_QPS: f32 = 50.0;
 /// The number of reviews that may exceed the limit in a burst.
 const REVIEW_BURST: u32 = 100;
@@ -128,9 +129,16 @@ impl DelegatedAccess {
             let client = connection.client(component);
             client.map_err(|source| Error::Connect { flag, source })
         };
-        let reviews = client(&authentication, "authentication", "--authentication-kubeconfig")?;
+        let clients = |connection: &Connection, component, flag| {
+            let other = connection.with_rate_limit(REVIEW_QPS, REVIEW_BURST);
+            Ok(ReviewClients {
+                known: client(connection, component, flag)?,
+                unknown: client(&other, component, flag)?,
+            })
+        };
+        let lookup = client(&authentication, "authentication", "--authentication-kubeconfig")?;
         let tokens = TokenReviewer::new(
-            reviews.clone(),
+            clients(&authentication, "authentication", "--authentication-kubeconfig")?,
             args.authentication_token_webhook_cache_ttl,
             metrics.clone(),
         );
@@ -138,9 +146,9 @@ impl DelegatedAccess {
             authorized: args.authorization_webhook_cache_authorized_ttl,
             unauthorized: args.authorization_webhook_cache_unauthorized_ttl,
         };
-        let access = client(&authorization, "authorization", "--authorization-kubeconfig")?;
+        let access = clients(&authorization, "authorization", "--authorization-kubeconfig")?;
         Ok(Self {
-            lookup: reviews,
+            lookup,
             sources: sources(args),
             trust: RwLock::default(),
             tokens: tokens.map_err(|_| Error::Random)?,
@@ -187,6 +195,10 @@ impl DelegatedAccess {
 }
 
 impl AccessControl for DelegatedAccess {
+    fn is_known(&self, headers: &HeaderMap) -> bool {
+        bearer_token(headers).is_some_and(|token| self.tokens.is_known(&token))
+    }
+
     fn authenticate<'a>(
         &'a self,
         certificates: &'a [CertificateDer<'static>],

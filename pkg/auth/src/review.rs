@@ -34,6 +34,15 @@ pub(crate) struct ReviewError {
     pub(crate) problem: String,
 }
 
+/// Clients for reviews, each with a rate limit of its own: whoever guesses tokens, or asks without
+/// credentials, delays nobody else.
+pub(crate) struct ReviewClients {
+    /// For whoever has shown valid credentials.
+    pub(crate) known: Client,
+    /// For everybody else.
+    pub(crate) unknown: Client,
+}
+
 /// Sends `review` and returns the apiserver's answer. Repeats it after a 429, 500 or 504, a
 /// `Retry-After` and a connection that broke.
 ///

@@ -18,11 +18,15 @@ use tokio::time::Instant;
 use crate::{
     expiring_cache::ExpiringCache,
     metrics::Metrics,
-    review::{ReviewError, send},
+    review::{ReviewClients, ReviewError, send},
 };
 
 /// The number of cached tokens. A cluster has a few scrapers; the bound is for attackers.
 const CAPACITY: NonZeroUsize = NonZeroUsize::new(8192).unwrap();
+
+/// How long a token counts as known after its last review that accepted it. Most scrapers come once
+/// a minute. It saves no review.
+const KNOWN_FOR: Duration = Duration::from_hours(1);
 
 /// What is reviewed, for errors.
 const SUBJECT: &str = "the bearer token";
@@ -42,7 +46,7 @@ enum Lookup {
 
 /// Authenticates bearer tokens.
 pub(crate) struct TokenReviewer {
-    client: Client,
+    clients: ReviewClients,
     key: hmac::Key,
     ttl: Duration,
     metrics: Metrics,
@@ -51,6 +55,8 @@ pub(crate) struct TokenReviewer {
 
 struct State {
     cache: ExpiringCache<Key, Verdict>,
+    /// The tokens that were accepted lately.
+    known: ExpiringCache<Key, ()>,
     /// The reviews in flight, which the requests that wait for them own. Equal tokens share one.
     pending: HashMap<Key, WeakShared<Review>>,
 }
@@ -61,17 +67,28 @@ impl TokenReviewer {
     /// # Errors
     ///
     /// Returns an error when the operating system has no randomness.
-    pub(crate) fn new(client: Client, ttl: Duration, metrics: Metrics) -> Result<Self, ring::error::Unspecified> {
+    pub(crate) fn new(
+        clients: ReviewClients,
+        ttl: Duration,
+        metrics: Metrics,
+    ) -> Result<Self, ring::error::Unspecified> {
         Ok(Self {
-            client,
+            clients,
             key: hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())?,
             ttl,
             metrics,
             state: Arc::new(Mutex::new(State {
                 cache: ExpiringCache::new(CAPACITY),
+                known: ExpiringCache::new(CAPACITY),
                 pending: HashMap::new(),
             })),
         })
+    }
+
+    /// Returns whether the apiserver has accepted the token within the last hour.
+    pub(crate) fn is_known(&self, token: &str) -> bool {
+        let key = self.hash(token);
+        self.state.lock().known.get(&key, Instant::now()).is_some()
     }
 
     /// Returns the user of the token, or `None` if the apiserver does not accept it.
@@ -101,7 +118,11 @@ impl TokenReviewer {
         if let Some(review) = state.pending.get(&key).and_then(WeakShared::upgrade) {
             return Lookup::Pending(review);
         }
-        let review = self.review(key, token.to_owned());
+        let client = match state.known.get(&key, Instant::now()) {
+            Some(()) => &self.clients.known,
+            None => &self.clients.unknown,
+        };
+        let review = self.review(client.clone(), key, token.to_owned());
         if let Some(weak) = review.downgrade() {
             state.pending.insert(key, weak);
         }
@@ -116,8 +137,8 @@ impl TokenReviewer {
 
     /// Returns a future that reviews the token and records the verdict. It runs while a request
     /// waits for it.
-    fn review(&self, key: Key, token: String) -> Shared<Review> {
-        let (client, ttl) = (self.client.clone(), self.ttl);
+    fn review(&self, client: Client, key: Key, token: String) -> Shared<Review> {
+        let ttl = self.ttl;
         let metrics = self.metrics.clone();
         let state = Arc::clone(&self.state);
         async move {
@@ -134,7 +155,12 @@ impl TokenReviewer {
             let status = if answer.is_ok() { "ok" } else { "error" };
             metrics.token_cache.fetches.with_label_values(&[status]).inc();
             let verdict = verdict(answer?)?;
-            state.lock().cache.insert(key, verdict.clone(), Instant::now(), ttl);
+            let (mut state, now) = (state.lock(), Instant::now());
+            state.cache.insert(key, verdict.clone(), now, ttl);
+            if verdict.is_some() {
+                state.known.insert(key, (), now, KNOWN_FOR);
+            }
+            drop(state);
             Ok(verdict)
         }
         .boxed()

@@ -273,6 +273,20 @@ impl Connection {
         }
     }
 
+    /// Returns the same connections with a rate limit of their own, in requests per second and with
+    /// bursts.
+    #[must_use]
+    pub fn with_rate_limit(&self, qps: f32, burst: u32) -> Self {
+        let shared = CallContext {
+            limiter: RateLimiter::new(qps, burst).map(Arc::new),
+            ..CallContext::clone(&self.shared)
+        };
+        Self {
+            shared: Arc::new(shared),
+            ..self.clone()
+        }
+    }
+
     /// Returns the record of outages.
     pub fn outage(&self) -> &Outage {
         &self.shared.outage

@@ -78,6 +78,13 @@ pub enum Decision {
 /// Authenticates and authorizes requests. Errors are texts for the log and, from
 /// [`authorize`](Self::authorize), for the response, so they must not contain secrets.
 pub trait AccessControl: Send + Sync {
+    /// Returns whether the credentials in these headers were accepted lately. Whoever sends them
+    /// keeps the connection while they are checked again; those of others end first.
+    fn is_known(&self, headers: &HeaderMap) -> bool {
+        _ = headers;
+        false
+    }
+
     /// Returns who sends a request with these client certificates (the first is the client's own)
     /// and headers. A request without credentials is [`User::anonymous`]. Nobody has verified the
     /// certificates, except that the client has the key of the first one.
@@ -117,6 +124,11 @@ impl Access {
             allowed: Arc::new(allowed),
             control,
         }
+    }
+
+    /// Returns whether the credentials in these headers were accepted lately.
+    pub(crate) fn is_known(&self, headers: &HeaderMap) -> bool {
+        self.control.is_known(headers)
     }
 
     /// Admits a request, removes its credentials and adds its [`Viewer`], or returns the response.

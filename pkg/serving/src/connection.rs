@@ -6,7 +6,8 @@
 //! handshake, send their headers byte by byte, never read their response, or wait until the
 //! apiserver has rejected their credentials cannot block a probe. A connection whose bytes the
 //! server has not processed yet is not evicted: under a flood of handshakes, those of probes would
-//! never end. One that waits for the apiserver is evicted after all that wait for their clients.
+//! never end. One that waits for the apiserver is evicted after all that wait for their clients,
+//! and not at all if it has shown credentials that were accepted lately.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -260,10 +261,11 @@ async fn serve(stream: TcpStream, peer: SocketAddr, shared: Shared, slot: &Arc<S
     let service = service_fn(|request: Request<Incoming>| {
         let (handler, certificates) = (&handler, &certificates);
         async move {
-            slot.received_request();
-            let begin = || ActiveRequest::begin(slot, idle);
-            let response = handler.handle(request.map(Body::new), certificates, begin).await;
-            slot.answered_request();
+            let request = request.map(Body::new);
+            slot.received_request(handler.is_known(&request));
+            let begin = || slot.begin_request();
+            let response = handler.handle(request, certificates, begin).await;
+            slot.answered_request(idle);
             Ok::<_, Infallible>(response)
         }
     });
@@ -306,38 +308,20 @@ impl Slot {
         _ = tokio::time::timeout_at(since + age, first_request).await;
     }
 
-    fn received_request(&self) {
+    fn received_request(&self, is_known: bool) {
+        if is_known {
+            return self.begin_request();
+        }
         self.usage.send_replace(Usage::Admitting { since: Instant::now() });
     }
 
-    /// Records the end of a request that was not admitted.
-    fn answered_request(&self) {
-        self.usage.send_if_modified(|usage| {
-            let was_admitting = matches!(usage, Usage::Admitting { .. });
-            if was_admitting {
-                *usage = Usage::Unused { since: Instant::now() };
-            }
-            was_admitting
-        });
+    /// Protects the connection until the request is answered.
+    fn begin_request(&self) {
+        self.usage.send_replace(Usage::Active);
     }
-}
 
-/// Marks the slot as active until it is dropped.
-struct ActiveRequest<'a> {
-    slot: &'a Slot,
-    idle: &'a Notify,
-}
-
-impl<'a> ActiveRequest<'a> {
-    fn begin(slot: &'a Slot, idle: &'a Notify) -> Self {
-        slot.usage.send_replace(Usage::Active);
-        Self { slot, idle }
-    }
-}
-
-impl Drop for ActiveRequest<'_> {
-    fn drop(&mut self) {
-        self.slot.usage.send_replace(Usage::Unused { since: Instant::now() });
-        self.idle.notify_one();
+    fn answered_request(&self, idle: &Notify) {
+        self.usage.send_replace(Usage::Unused { since: Instant::now() });
+        idle.notify_one();
     }
 }

@@ -102,18 +102,23 @@ impl RequestHandler {
         }
     }
 
+    /// Returns whether the sender's credentials were accepted lately.
+    pub(crate) fn is_known(&self, request: &Request<Body>) -> bool {
+        self.access.is_known(request.headers())
+    }
+
     /// Responds to one request within the time limit. `certificates` are those that the client has
-    /// presented. Calls `begin` when the request is admitted, and drops the result at its end.
-    pub(crate) async fn handle<A>(
+    /// presented. Calls `begin` when the request is admitted.
+    pub(crate) async fn handle(
         &self,
         mut request: Request<Body>,
         certificates: &[CertificateDer<'static>],
-        begin: impl FnOnce() -> A,
+        begin: impl FnOnce(),
     ) -> Response {
         let responding = async {
             match self.access.admit(&mut request, certificates).await {
                 Ok(()) => {
-                    let _active = begin();
+                    begin();
                     match self.routes.clone().oneshot(request).await {
                         Ok(response) => response,
                         Err(never) => match never {},

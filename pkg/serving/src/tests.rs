@@ -2,6 +2,7 @@
 //! tests can send incomplete requests.
 
 mod access;
+mod attacks;
 mod limits;
 mod reload;
 mod responses;
@@ -37,10 +38,15 @@ use crate::{
 
 /// Access control without an apiserver. The header `Authorization` is the user's name: `admin` may
 /// do everything, and `reader` may read /metrics. `stranger` has bad credentials, nobody can decide
-/// on `undecided`, and the apiserver does not answer about `waiting`.
+/// on `undecided`, and the apiserver does not answer about `waiting`, nor about `known`, whom it
+/// has accepted before.
 pub(crate) struct NamedUsers;
 
 impl AccessControl for NamedUsers {
+    fn is_known(&self, headers: &HeaderMap) -> bool {
+        headers.get(AUTHORIZATION).is_some_and(|name| name == "known")
+    }
+
     fn authenticate<'a>(
         &'a self,
         _: &'a [CertificateDer<'static>],
@@ -49,7 +55,7 @@ impl AccessControl for NamedUsers {
         let name = headers.get(AUTHORIZATION).and_then(|name| name.to_str().ok());
         let user = match name {
             None => Ok(User::anonymous()),
-            Some("waiting") => return pending().boxed(),
+            Some("waiting" | "known") => return pending().boxed(),
             Some("stranger") => Err("the bearer token is invalid".to_owned()),
             Some(name) => Ok(User {
                 name: name.to_owned(),

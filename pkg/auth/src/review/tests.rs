@@ -68,8 +68,15 @@ impl Scripted {
         Client::new(service, "default")
     }
 
+    fn clients(&self) -> ReviewClients {
+        ReviewClients {
+            known: self.client(),
+            unknown: self.client(),
+        }
+    }
+
     fn tokens(&self) -> TokenReviewer {
-        TokenReviewer::new(self.client(), TTL, Metrics::register(&Registry::new()).unwrap()).unwrap()
+        TokenReviewer::new(self.clients(), TTL, Metrics::register(&Registry::new()).unwrap()).unwrap()
     }
 
     fn access(&self) -> AccessReviewer {
@@ -77,7 +84,7 @@ impl Scripted {
             authorized: TTL,
             unauthorized: TTL / 2,
         };
-        AccessReviewer::new(self.client(), ttls, Metrics::register(&Registry::new()).unwrap())
+        AccessReviewer::new(self.clients(), ttls, Metrics::register(&Registry::new()).unwrap())
     }
 
     fn requests(&self) -> usize {
@@ -87,6 +94,25 @@ impl Scripted {
 
 fn authenticated() -> Value {
     json!({"authenticated": true, "user": {"username": "alice", "groups": ["developers"], "extra": {"scopes": ["a"]}}})
+}
+
+#[tokio::test(start_paused = true)]
+async fn known_users_do_not_wait_for_reviews_of_others() {
+    let (known, unknown) = (Scripted::review(&authenticated()), Scripted::review(&authenticated()));
+    let clients = ReviewClients {
+        known: known.client(),
+        unknown: unknown.client(),
+    };
+    let tokens = TokenReviewer::new(clients, TTL, Metrics::register(&Registry::new()).unwrap()).unwrap();
+    assert!(!tokens.is_known("a"));
+    tokens.authenticate("a").await.unwrap();
+    assert!(tokens.is_known("a") && !tokens.is_known("b"));
+    // The cache has forgotten the verdict.
+    sleep(TTL).await;
+    tokens.authenticate("a").await.unwrap();
+    assert_eq!((known.requests(), unknown.requests()), (1, 1));
+    sleep(Duration::from_hours(1)).await;
+    assert!(!tokens.is_known("a"));
 }
 
 #[tokio::test(start_paused = true)]

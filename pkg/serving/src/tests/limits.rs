@@ -286,6 +286,27 @@ async fn a_request_that_waits_for_its_admission_is_evicted_after_silent_clients(
     assert!(end.await.is_err(), "it was evicted before the silent clients");
 }
 
+#[tokio::test]
+async fn a_client_with_known_credentials_is_not_evicted() {
+    let running = Running::start(&Args::default(), slots(3), endpoints());
+    let mut clients = Vec::new();
+    for name in ["known", "waiting"] {
+        let mut stream = running.connect().await;
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: {name}\r\n\r\n");
+        soon(stream.write_all(request.as_bytes())).await.unwrap();
+        clients.push(stream);
+    }
+    for _ in 0..2 {
+        let mut stranger = running.connect().await;
+        let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: waiting\r\n\r\n";
+        soon(stranger.write_all(request)).await.unwrap();
+        clients.push(stranger);
+    }
+    assert!(closed(&mut clients[1]).await, "the oldest stranger is evicted");
+    let end = tokio::time::timeout(SHORT, clients[0].read_u8());
+    assert!(end.await.is_err(), "the known client was evicted");
+}
+
 /// Handshakes take the processor time of one thread. Each connection that is evicted during its
 /// handshake would come back.
 #[tokio::test]
