@@ -96,6 +96,17 @@ pub(crate) fn policies(controllers: &[Descriptor]) -> String {
 }
 
 /// Joins YAML documents to one stream.
+/// Returns the names of a controller's CRDs.
+fn definition_names(controller: &Descriptor) -> Result<Vec<String>, Error> {
+    let mut names = Vec::new();
+    for yaml in controller.crds {
+        let definitions: Vec<Value> = serde_saphyr::from_multiple(yaml).map_err(Error::ReadDefinition)?;
+        let of_definitions = definitions.iter().filter_map(|crd| crd["metadata"]["name"].as_str());
+        names.extend(of_definitions.map(str::to_owned));
+    }
+    Ok(names)
+}
+
 fn without_duplicates<'a>(documents: impl Iterator<Item = &'a &'static str>) -> String {
     let mut found: Vec<&str> = Vec::new();
     for document in documents {

@@ -3,7 +3,8 @@
 //!
 //! The Lease is the parameter of the policy. The holder of the Lease is a replica's identity,
 //! `<pod>_<uuid>`, and the token of a request names the pod that it is bound to. The policy
-//! compares the two pods. The writes of the election itself, to Leases and Events, are exempt.
+//! compares the two pods. The writes of the election itself, to Leases and Events, are exempt. The
+//! leader also installs CRDs, so those of the controllers are covered by name.
 //!
 //! The policy must not affect other users, even when it fails. It admits everything when the Lease
 //! is missing or the apiserver cannot read it. The apiserver evaluates both cases before the match
@@ -20,7 +21,7 @@ use portreeve_client::FENCED_BY_SERVER;
 use portreeve_reconcile::{Descriptor, Rule};
 use serde_json::{Value, json};
 
-use super::{Account, Error, yaml};
+use super::{Account, Error, definition_names, yaml};
 
 /// The apiserver's action on a write by a replica that does not lead.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -46,7 +47,7 @@ pub(crate) fn fence(
     lease: &LeaseRef<'_>,
     action: Action,
 ) -> Result<String, Error> {
-    let resources = resource_rules(controllers);
+    let resources = resource_rules(controllers)?;
     if resources.is_empty() {
         return Ok(String::new());
     }
@@ -129,10 +130,31 @@ fn binding(name: &str, lease: &LeaseRef<'_>, action: Action) -> Value {
     })
 }
 
-/// Returns rules for everything that these controllers write. Equal rules are merged.
-fn resource_rules(controllers: &[Descriptor]) -> Vec<Value> {
+/// Returns rules for everything that these controllers write, and for their CRDs. Equal rules are
+/// merged. The chart joins the rules of single controllers, so none concerns two of them.
+fn resource_rules(controllers: &[Descriptor]) -> Result<Vec<Value>, Error> {
     let mut rules = Vec::new();
-    for rule in controllers.iter().flat_map(|controller| controller.rules) {
+    for controller in controllers {
+        let of_definition = |name: String| {
+            json!({
+                "apiGroups": ["apiextensions.k8s.io"], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"],
+                "resources": ["customresourcedefinitions"], "resourceNames": [name],
+            })
+        };
+        let of_definitions = definition_names(controller)?.into_iter().map(of_definition);
+        for rule in rules_of(controller).into_iter().chain(of_definitions) {
+            if !rules.contains(&rule) {
+                rules.push(rule);
+            }
+        }
+    }
+    Ok(rules)
+}
+
+/// Returns rules for the resources that a controller writes.
+fn rules_of(controller: &Descriptor) -> Vec<Value> {
+    let mut rules = Vec::new();
+    for rule in controller.rules {
         let operations = operations(rule.verbs);
         let resources: Vec<_> = rule
             .resources
@@ -142,7 +164,7 @@ fn resource_rules(controllers: &[Descriptor]) -> Vec<Value> {
         let rule = json!({
             "apiGroups": rule.groups, "apiVersions": ["*"], "operations": operations, "resources": resources,
         });
-        if !operations.is_empty() && !resources.is_empty() && !rules.contains(&rule) {
+        if !operations.is_empty() && !resources.is_empty() {
             rules.push(rule);
         }
     }
@@ -198,8 +220,17 @@ mod tests {
     use crate::CONTROLLERS;
 
     fn rules(controllers: &[Descriptor]) -> String {
-        let rules = resource_rules(controllers);
-        let line = |rule: &Value| format!("{} {} {}", rule["operations"], rule["apiGroups"], rule["resources"]);
+        let rules = resource_rules(controllers).unwrap();
+        let line = |rule: &Value| {
+            let names = rule.get("resourceNames").map(|names| format!(" {names}"));
+            format!(
+                "{} {} {}{}",
+                rule["operations"],
+                rule["apiGroups"],
+                rule["resources"],
+                names.unwrap_or_default()
+            )
+        };
         rules.iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
@@ -208,9 +239,12 @@ mod tests {
         expect![[r#"
             ["UPDATE"] ["stable.example.com"] ["crontabs/status"]
             ["CREATE","DELETE"] ["batch"] ["jobs"]
+            ["CREATE","UPDATE"] ["apiextensions.k8s.io"] ["customresourcedefinitions"] ["crontabs.stable.example.com"]
+            ["CREATE","UPDATE"] ["apiextensions.k8s.io"] ["customresourcedefinitions"] ["crontabpolicies.stable.example.com"]
             ["UPDATE"] ["batch"] ["cronjobs/status"]
             ["UPDATE"] ["samplecontroller.k8s.io"] ["foos/status"]
             ["CREATE","UPDATE","DELETE"] ["apps"] ["deployments"]
+            ["CREATE","UPDATE"] ["apiextensions.k8s.io"] ["customresourcedefinitions"] ["foos.samplecontroller.k8s.io"]
             ["UPDATE","DELETE"] ["*"] ["*"]
             ["DELETE"] ["batch"] ["jobs"]"#]]
         .assert_eq(&rules(CONTROLLERS));
@@ -231,6 +265,7 @@ mod tests {
                     verbs: &["create"],
                 },
             ],
+            crds: &[],
             ..CONTROLLERS[0]
         };
         assert_eq!(rules(&[election_writer]), "");

@@ -9,7 +9,7 @@ use portreeve_reconcile::{Descriptor, Rule};
 use portreeve_serving::SecretArgs;
 use serde_json::{Value, json};
 
-use super::{Account, Error, yaml};
+use super::{Account, Error, definition_names, yaml};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
@@ -98,10 +98,8 @@ pub(crate) fn rbac(controllers: &[Descriptor], account: &Account, options: &Role
 /// these controllers. Nothing if they have none.
 fn install_role(controllers: &[Descriptor], account: &Account) -> Result<Vec<Value>, Error> {
     let mut names = BTreeSet::new();
-    for yaml in controllers.iter().flat_map(|controller| controller.crds) {
-        let definitions: Vec<Value> = serde_saphyr::from_multiple(yaml).map_err(Error::ReadDefinition)?;
-        let of_definitions = definitions.iter().filter_map(|crd| crd["metadata"]["name"].as_str());
-        names.extend(of_definitions.map(str::to_owned));
+    for controller in controllers {
+        names.extend(definition_names(controller)?);
     }
     if names.is_empty() {
         return Ok(Vec::new());
