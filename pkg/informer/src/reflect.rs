@@ -27,6 +27,7 @@ use tokio::{
 
 pub(crate) use self::config::ReflectorConfig;
 use self::{
+    conversion::Positions,
     error::{Error, MAX_LINE},
     stored_version::{FollowedVersion, Reading, relisting_change},
 };
@@ -61,6 +62,7 @@ pub(crate) fn reflect(config: ReflectorConfig, readers: Arc<Readers>) -> impl Fu
         relist_at: None,
         relist_reason: None,
         listed: None,
+        probed: Arc::default(),
         trust: WatchTrust::new(config.idle_timeout, Instant::now()),
         term,
         active: ActiveReaders::new(Arc::clone(&readers)),
@@ -113,6 +115,8 @@ struct Reflector {
     relist_reason: Option<RelistReason>,
     /// What the definition said before the last list, for a resource with several versions.
     listed: Option<Reading>,
+    /// How far the conversion has been probed.
+    probed: Arc<Positions>,
     term: u64,
 }
 
@@ -204,6 +208,7 @@ impl Reflector {
             versions,
             listed: self.listed.clone(),
             crd_changed: Arc::clone(&self.config.crd_signal.wake),
+            probed: Arc::clone(&self.probed),
             reporter: self.config.reporter.clone(),
         })
     }

@@ -3,13 +3,15 @@
 //! A watch of the stored version needs no conversion, so it would never notice that everybody else
 //! cannot read the objects.
 
-use std::{convert::Infallible, time::Duration};
+use std::{collections::BTreeMap, convert::Infallible, time::Duration};
 
-use http::Request;
+use http::{Request, StatusCode, header};
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
+use parking_lot::Mutex;
 use portreeve_api::Resource;
 use portreeve_client::{error_chain, refusal};
+use serde::Deserialize;
 
 use crate::{StatusReporter, Watch, watch::Query};
 
@@ -24,12 +26,23 @@ const REPORTED_FAILURES: u32 = 2;
 /// apiextensions-apiserver).
 const CONVERSION_FAILED: &str = "conversion webhook for ";
 
-/// Lists one object in each of these versions, again and again, and reports whether the apiserver
-/// can convert it. In at least one of them, it must be converted, also during a migration.
-pub(super) async fn probe(client: &Client, versions: &[Resource], reporter: &StatusReporter) -> Infallible {
+/// The number of objects that are read at once. The apiserver calls the webhook for each.
+const PAGE: &str = "100";
+/// Names and versions suffice, but the apiserver converts the whole objects first.
+const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+
+/// Reads a page of the objects in each of these versions, page after page and again and again, and
+/// reports whether the apiserver can convert them. In at least one of the versions, they must be
+/// converted, also during a migration.
+pub(super) async fn probe(
+    client: &Client,
+    versions: &[Resource],
+    positions: &Positions,
+    reporter: &StatusReporter,
+) -> Infallible {
     let mut failures = 0;
     loop {
-        match list_all(client, versions).await {
+        match read_all(client, versions, positions).await {
             Ok(()) => {
                 failures = 0;
                 if reporter.record_conversion(Ok(())) {
@@ -57,24 +70,59 @@ pub(super) async fn probe(client: &Client, versions: &[Resource], reporter: &Sta
     }
 }
 
-/// Lists one object in each version, and returns the first version that fails.
-async fn list_all<'a>(client: &Client, versions: &'a [Resource]) -> Result<(), (&'a Resource, kube::Error)> {
+/// Where the next page of each version begins; empty for the first one.
+pub(super) type Positions = Mutex<BTreeMap<String, String>>;
+
+/// Reads the next page in each version, and returns the first version that fails.
+async fn read_all<'a>(
+    client: &Client,
+    versions: &'a [Resource],
+    positions: &Positions,
+) -> Result<(), (&'a Resource, kube::Error)> {
     for version in versions {
-        list_one(client, version).await.map_err(|error| (version, error))?;
+        let name = version.version.to_string();
+        let begin = positions.lock().get(&name).cloned().unwrap_or_default();
+        // A page that fails is read again.
+        let next = read_page(client, version, &begin)
+            .await
+            .map_err(|error| (version, error))?;
+        positions.lock().insert(name, next);
     }
     Ok(())
 }
 
-/// Lists one object as it is in etcd now: objects from a cache are already converted.
-async fn list_one(client: &Client, converted: &Resource) -> Result<(), kube::Error> {
-    let mut query = Query::new(&Watch::all(converted.clone()));
-    query.add("limit", "1");
-    let request = Request::get(query.into_path()).body(Body::empty());
-    let response = client.send(request.map_err(kube::Error::HttpError)?).await?;
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct List {
+    metadata: ListMetadata,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ListMetadata {
+    #[serde(rename = "continue")]
+    next: String,
+}
+
+/// Reads objects as they are in etcd now: objects from a cache are already converted. Returns where
+/// the next page begins.
+async fn read_page(client: &Client, version: &Resource, begin: &str) -> Result<String, kube::Error> {
+    let mut query = Query::new(&Watch::all(version.clone()));
+    query.add("limit", PAGE);
+    if !begin.is_empty() {
+        query.add("continue", begin);
+    }
+    let request = Request::get(query.into_path()).header(header::ACCEPT, METADATA_LIST);
+    let request = request.body(Body::empty()).map_err(kube::Error::HttpError)?;
+    let response = client.send(request).await?;
+    if response.status() == StatusCode::GONE {
+        // The rest of the pages has expired.
+        return Ok(String::new());
+    }
     if !response.status().is_success() {
         return Err(refusal(response).await);
     }
-    // Read to the end, so that the connection can be used again.
-    drop(response.into_body().collect().await?);
-    Ok(())
+    let body = response.into_body().collect().await?.to_bytes();
+    let list: List = serde_json::from_slice(&body).map_err(kube::Error::SerdeError)?;
+    Ok(list.metadata.next)
 }

@@ -12,7 +12,7 @@ use portreeve_client::{error_chain, refusal};
 use serde::Deserialize;
 use tokio::sync::Notify;
 
-use super::conversion;
+use super::conversion::{self, Positions};
 use crate::{StatusReporter, Watch, watch::Query};
 
 /// The version in which a loop reads, among those that its readers decode.
@@ -25,6 +25,8 @@ pub(super) struct FollowedVersion {
     pub(super) listed: Option<Reading>,
     /// Notifies of changes of the CRD.
     pub(super) crd_changed: Arc<Notify>,
+    /// How far the conversion has been probed.
+    pub(super) probed: Arc<Positions>,
     /// The status to which the conversion is reported.
     pub(super) reporter: StatusReporter,
 }
@@ -64,7 +66,7 @@ impl FollowedVersion {
             ..self.resource.clone()
         };
         let versions: Vec<_> = converted.iter().map(|version| in_version(version)).collect();
-        conversion::probe(&self.client, &versions, &self.reporter).await
+        conversion::probe(&self.client, &versions, &self.probed, &self.reporter).await
     }
 }
 

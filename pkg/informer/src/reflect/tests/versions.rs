@@ -1,7 +1,7 @@
 //! Tests of loops that read the version in which objects are stored.
 
 use super::*;
-use crate::scripted::DEFINITIONS;
+use crate::scripted::{Call, DEFINITIONS, ResponseBody};
 
 const V1ALPHA1: &str = "/apis/samplecontroller.k8s.io/v1alpha1/foos";
 const V1: &str = "/apis/samplecontroller.k8s.io/v1/foos";
@@ -155,11 +155,11 @@ async fn a_conversion_that_fails_twice_is_reported_until_it_succeeds() {
     failed["message"] = "conversion webhook for samplecontroller.k8s.io/v1alpha1, Kind=Foo failed: EOF".into();
     for answer in [&failed, &failed, &status(503, "ServiceUnavailable"), &list(10, &[])] {
         let call = fixture.server.call_for(V1ALPHA1).await;
-        assert_eq!(call.query["limit"], "1");
+        assert_eq!(call.query["limit"], "100");
         call.answer(&list(10, &[]));
         // An object that is stored in one version must be converted to the other.
         let call = fixture.server.call_for(V1).await;
-        assert_eq!(call.query["limit"], "1");
+        assert_eq!(call.query["limit"], "100");
         seen.push(conversion(&fixture).map(|conversion| conversion.is_ok()));
         call.answer(answer);
     }
@@ -175,4 +175,55 @@ async fn a_conversion_that_fails_twice_is_reported_until_it_succeeds() {
     settle().await;
     assert_eq!(conversion(&fixture), None);
     assert!(!watch.is_abandoned());
+}
+
+/// A list fails because of any object, so every object is probed in turn, and a page that fails
+/// again.
+#[tokio::test(start_paused = true)]
+async fn the_conversion_of_all_pages_is_probed() {
+    let mut fixture = Fixture::with_versions(&["v1alpha1", "v1"]);
+    let mut converted = definition(&["v1alpha1"], true);
+    converted["items"][0]["spec"]["conversion"] = json!({"strategy": "Webhook"});
+    fixture.server.expect_list().await.answer(&converted);
+    fixture.server.call_for(V1ALPHA1).await.answer(&list(10, &[]));
+    fixture.server.call_for(DEFINITIONS).await.answer(&converted);
+    let mut watches = vec![fixture.server.call_for(V1ALPHA1).await.watch()];
+    let page = |next: &str| json!({"metadata": {"resourceVersion": "10", "continue": next}, "items": []});
+    let mut seen = Vec::new();
+    for answer in [
+        page("second"),
+        status(500, "InternalError"),
+        page("third"),
+        status(410, "Expired"),
+        page(""),
+        page(""),
+    ] {
+        let call = fixture.probe_for(V1ALPHA1, &converted, &mut watches).await;
+        call.answer(&list(10, &[]));
+        let call = fixture.probe_for(V1, &converted, &mut watches).await;
+        seen.push(call.query.get("continue").cloned().unwrap_or_default());
+        call.answer(&answer);
+    }
+    assert_eq!(seen, ["", "second", "second", "third", "", ""]);
+}
+
+impl Fixture {
+    /// Returns the next probe of this path. Answers other requests, which follow from the time that
+    /// passes.
+    async fn probe_for(&mut self, path: &str, definition: &Value, watches: &mut Vec<ResponseBody>) -> Call {
+        loop {
+            let call = self.server.call().await;
+            if call.query.get("limit").is_some_and(|limit| limit == "100") {
+                assert_eq!(call.path, path);
+                return call;
+            }
+            if call.path == DEFINITIONS {
+                call.answer(definition);
+            } else if call.is_watch() {
+                watches.push(call.watch());
+            } else {
+                call.answer(&list(10, &[]));
+            }
+        }
+    }
 }
