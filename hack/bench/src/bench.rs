@@ -18,7 +18,7 @@ use crate::run::{Run, log};
 use crate::statistics::{Value, written};
 use crate::tables::Scenario;
 use crate::usage::machine_time;
-use crate::{admission, connections, conversion, failover, foos, garbage, graph, parts, schedules};
+use crate::{admission, connections, conversion, failover, foos, garbage, graph, parts, schedules, tenants};
 
 /// How long the CPU usage of other programs is sampled before each measurement.
 const LOAD_SAMPLE: Duration = Duration::from_secs(1);
@@ -125,6 +125,7 @@ async fn measure(options: &Options, step: &Step) -> Result<Vec<Value>> {
         Scenario::Rounds => foos::measure_rounds(&run).await,
         Scenario::Start => foos::measure_start(&run).await,
         Scenario::Connections => connections::measure(&run).await,
+        Scenario::Tenants => tenants::measure(&run).await,
         Scenario::Admission => admission::measure(&run).await,
         Scenario::Conversion { stored } => conversion::measure(&run, *stored).await,
         Scenario::Graph | Scenario::Part { .. } => bail!("{} needs no cluster", row.id),

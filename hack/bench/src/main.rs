@@ -25,6 +25,7 @@ mod run;
 mod schedules;
 mod statistics;
 mod tables;
+mod tenants;
 mod usage;
 mod watch;
 mod webhook;

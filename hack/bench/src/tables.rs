@@ -149,6 +149,7 @@ pub(crate) enum Scenario {
     Rounds,
     Start,
     Connections,
+    Tenants,
     Admission,
     Conversion { stored: Version },
     Graph,

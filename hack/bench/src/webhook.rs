@@ -42,6 +42,10 @@ impl Endpoint {
         Ok(Self { port, folder })
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Starts the process of the subject. `replica` and `more` are for the daemon.
     pub(crate) async fn start(&self, run: &Run<'_>, replica: Option<&Account>, more: &[String]) -> Result<Controller> {
         let (port, folder) = (self.port, &self.folder);
