@@ -38,11 +38,11 @@ test test-release test-image: export GOGC ?= off
 test test-release test-image: export GOMEMLIMIT ?= 1GiB
 test test-release test-image: export RUST_BACKTRACE = 0
 test: control-plane loom ## run the tests of the workspace, on real servers
-	GOMAXPROCS=1 hack/test/run --workspace -- --skip release::
+	GOMAXPROCS=1 hack/test/run --workspace -- --skip release:: --skip chaos::alone::
 
 .PHONY: test-release
-test-release: control-plane manifest-tools prometheus cainjector former-version ## test the chart, the overlays, the alert rules and the update from a former version
-	GOMAXPROCS=1 hack/test/run --workspace --test integration -- release:: --skip release::image::
+test-release: control-plane manifest-tools prometheus cainjector former-version ## test the chart, the overlays, the alert rules, the update from a former version, and each fault alone
+	GOMAXPROCS=1 hack/test/run --workspace --test integration -- release:: chaos::alone:: --skip release::image::
 
 .PHONY: test-image
 test-image: control-plane ## build the image's binary and test it; 9 minutes on two cores, 4 after an edit
@@ -60,7 +60,7 @@ chaos: control-plane ## run every fault alone, ROUNDS=n seeds of combined faults
 	ROUNDS=$(ROUNDS) SEED=$(SEED) $(CARGO) test --locked --workspace --test integration chaos:: -- --nocapture
 	ROTATIONS=200 $(CARGO) test --locked --workspace --test integration certificates::replicas -- --nocapture
 	ROTATIONS=20 ROTATE_BY=time $(CARGO) test --locked --workspace --test integration certificates::replicas -- --nocapture
-	ROUNDS=$(ROUNDS) $(CARGO) test --locked --workspace --test ha -- --nocapture
+	ROUNDS=$(ROUNDS) $(CARGO) test --locked --workspace --test integration ha:: -- --nocapture
 
 .PHONY: compat
 compat: control-plane ## run core tests against older releases of kube-apiserver, which take 20 minutes to build
@@ -68,7 +68,7 @@ compat: control-plane ## run core tests against older releases of kube-apiserver
 
 .PHONY: scale
 scale: control-plane former-version ## run the tests under load in full size, which `make test` runs in a small form
-	SCALE=1 $(CARGO) test --locked --workspace --test integration -- scale:: rolling_update:: --nocapture
+	SCALE=1 $(CARGO) test --locked --workspace --test integration -- scale:: rolling_update:: webhooks::attacks:: --nocapture
 
 .PHONY: bench
 bench: control-plane image-binary ## measure the image's binary and its peers into BENCHMARKS.md; takes 9 hours

@@ -18,7 +18,7 @@ use crate::fixtures::{
 };
 
 /// The flag for daemons that need no controller.
-const NOTHING: &str = "--controllers=-foo";
+pub(crate) const NOTHING: &str = "--controllers=-foo";
 
 /// Every path but health, and the status for a user who may get it.
 const CLOSED: [(&str, u16); 10] = [

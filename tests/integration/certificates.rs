@@ -1,6 +1,7 @@
 //! `--tls-secret`: the leader issues certificates, and every replica serves them.
 
 mod bundles;
+mod clock;
 mod lost;
 mod replicas;
 mod rotation;

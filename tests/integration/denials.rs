@@ -22,7 +22,7 @@ use crate::fixtures::{
     in_process::InProcess,
     jobs::Jobs,
     namespace::NamespaceFixture,
-    object_builder::config_map,
+    object_builder::{config_map, reference},
     schedules::{Kind, next_minute},
 };
 
@@ -112,6 +112,27 @@ async fn wait_for_event(fixture: &NamespaceFixture, object: &str, reason: &str) 
     .await
 }
 
+/// Creates a `CronJob` that replaces its Job, and the Job.
+async fn create_schedule_with_running_job(fixture: &NamespaceFixture, jobs: &Jobs) -> Result<()> {
+    let policy = json!({"concurrencyPolicy": "Replace"});
+    let created = Kind::CronJob
+        .create(&fixture.namespace, "replacing", "* * * * *", &policy)
+        .await?;
+    let mut owner = reference(&created);
+    owner["controller"] = true.into();
+    let uid = jobs.create("replaced", json!({})).await?.metadata.uid;
+    let controlled = Patch::Merge(json!({"metadata": {"ownerReferences": [owner]}}));
+    jobs.0.patch("replaced", &PatchParams::default(), &controlled).await?;
+    let active = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "replaced",
+        "namespace": fixture.name(), "uid": uid}]);
+    let running = Patch::Merge(json!({"status": {"active": active}}));
+    let schedules = Kind::CronJob.objects(&fixture.namespace);
+    schedules
+        .patch_status("replacing", &PatchParams::default(), &running)
+        .await?;
+    Ok(())
+}
+
 #[tokio::test]
 #[expect(clippy::too_many_lines, reason = "the steps depend on each other")]
 async fn denials_that_look_like_conflicts_are_reported_by_every_controller() -> Result<()> {
@@ -127,6 +148,7 @@ async fn denials_that_look_like_conflicts_are_reported_by_every_controller() -> 
     for name in ["conflict", "invalid"] {
         objects.create(config_map(name).owner(absent.clone())).await?;
     }
+    create_schedule_with_running_job(&fixture, &jobs).await?;
     let denials = Denials::start(&plane, &fixture).await?;
     let clock = OffsetClock::new();
     jobs.end("expired", jiff::Timestamp::now(), true).await?;
@@ -180,6 +202,7 @@ async fn denials_that_look_like_conflicts_are_reported_by_every_controller() -> 
     for name in ["tab", "job"] {
         wait_for_event(&fixture, name, "FailedCreate").await?;
     }
+    wait_for_event(&fixture, "replacing", "FailedDelete").await?;
     eventually(LIMIT, "the CronTab not to be ready", || async {
         let found = tabs.get("tab").await?;
         let conditions = found.data["status"]["conditions"]

@@ -1,4 +1,4 @@
-//! Leases that one or two replicas acquire, renew and release. tests/ha runs three replicas under
+//! Leases that one or two replicas acquire, renew and release. `ha` runs three replicas under
 //! faults.
 
 mod stuck;
@@ -216,7 +216,7 @@ async fn a_standby_is_ready_with_synced_caches_and_writes_nothing() -> Result<()
     let metrics = standby.admin.metrics().await?;
     let reconciled = metrics.sum("controller_runtime_reconcile_total", &[]);
     ensure!(reconciled == 0.0, "{reconciled}");
-    // A standby also sends POSTs: access reviews. tests/ha checks every write in the audit log.
+    // A standby also sends POSTs: access reviews. `ha` checks every write in the audit log.
     for code in [r#"method="PATCH""#, r#"method="DELETE""#] {
         ensure!(
             metrics.sum("rest_client_requests_total", &[code]) == 0.0,

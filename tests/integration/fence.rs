@@ -7,7 +7,10 @@ mod reinstalled;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::{coordination::v1::Lease, events::v1::Event};
+use k8s_openapi::{
+    api::{coordination::v1::Lease, events::v1::Event},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
 use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
@@ -106,6 +109,18 @@ async fn every_kind_of_write_is_fenced_except_leases_and_events() -> Result<()> 
         is_fenced(&foos.patch_status("web", &plain, &Patch::Merge(&status)).await)?,
         "a status"
     );
+    let dry_run = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let definition = async |client: &Client| {
+        let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+        definitions
+            .patch("foos.samplecontroller.k8s.io", &dry_run, &label)
+            .await
+    };
+    ensure!(is_fenced(&definition(&standby).await)?, "a definition");
+    definition(&leader).await.context("a definition")?;
     deployments.list(&ListParams::default()).await.context("reading")?;
     let renewal = Patch::Merge(json!({"spec": {"leaseTransitions": 3}}));
     let leases: Api<Lease> = Api::namespaced(standby.clone(), environment.namespace.name());

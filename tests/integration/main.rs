@@ -1,4 +1,4 @@
-//! Tests of the daemon on a real kube-apiserver.
+//! Tests of the daemon on a real kube-apiserver, and of its command line.
 //!
 //! Tests of the behaviour of one controller share a control plane and a daemon, and use a namespace
 //! each (`shared_daemon`). Tests that delete CRDs, stop servers or give the daemon other flags have
@@ -7,11 +7,10 @@
 
 mod access;
 mod admission;
-#[expect(dead_code, reason = "the ha tests use the rest")]
-#[path = "../audit/mod.rs"]
 mod audit;
 mod certificates;
 mod chaos;
+mod cli;
 mod controllers;
 mod conversion;
 mod crds;
@@ -21,14 +20,13 @@ mod denials;
 mod dry_run;
 mod election;
 mod events;
-#[path = "../faults/mod.rs"]
 mod faults;
 mod fence;
-#[path = "../fixtures/mod.rs"]
 mod fixtures;
 mod flow_schema;
 mod foo;
 mod garbage;
+mod ha;
 mod health;
 mod lease_access;
 mod logs;

@@ -31,7 +31,7 @@ fn ensure_declared(declared: impl Iterator<Item = &'static str>, file: &str, adv
 fn faults_are_declared_for_every_controller() -> Result<()> {
     ensure_declared(
         DECLARED.iter().map(|declared| declared.controller),
-        "tests/faults/controllers.rs",
+        "tests/integration/faults/controllers.rs",
         "declare what the controller reads and watches, and give it work in each wave of \
          tests/integration/chaos/work.rs",
     )
@@ -66,7 +66,7 @@ fn the_declared_reads_and_watches_are_those_that_the_rules_allow() -> Result<()>
         let may_read = !resources_with(controller, &["get"]).is_empty();
         ensure!(
             may_read == (declared.reads != Reads::Never),
-            "tests/faults/controllers.rs declares reads {:?} for {name}, but its RBAC rules {} `get`; \
+            "tests/integration/faults/controllers.rs declares reads {:?} for {name}, but its RBAC rules {} `get`; \
              correct the entry",
             declared.reads,
             if may_read { "allow" } else { "do not allow" }
@@ -81,7 +81,7 @@ fn the_declared_reads_and_watches_are_those_that_the_rules_allow() -> Result<()>
         let allowed = resources_with(controller, &["list", "watch"]);
         ensure!(
             watched == allowed,
-            "tests/faults/controllers.rs declares that {name} watches {watched:?}, but its RBAC rules allow \
+            "tests/integration/faults/controllers.rs declares that {name} watches {watched:?}, but its RBAC rules allow \
              {allowed:?}; correct the entry"
         );
     }

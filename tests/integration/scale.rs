@@ -1,6 +1,7 @@
 //! Tests under load. Each runs in the smallest form that fails without the behaviour that it shows;
 //! the environment variable `SCALE`, which `make scale` sets, selects its full size.
 
+mod guessed_tokens;
 mod migration;
 mod outage;
 mod priority;

@@ -92,6 +92,37 @@ async fn a_limit_applies_to_changes_of_its_field_and_to_nothing_else() -> Result
     Ok(())
 }
 
+/// A field of v2 without its marker belongs to nobody, so the conversion drops it: without that of
+/// its time zone, a schedule would run in another one.
+#[tokio::test]
+async fn markers_of_fields_of_v2_are_not_changed_in_v1() -> Result<()> {
+    const FIELDS: &str = "stable.example.com/v2";
+    const MARKER: &str = "v2.stable.example.com/0";
+    let namespace = namespace("markers").await?;
+    let mut object = rows::crontab("stored", json!({"timeZone": "UTC"}));
+    object["metadata"]["annotations"] = json!({FIELDS: "{}", MARKER: "spec.schedules[x].timeZone"});
+    create(namespace.client(), namespace.name(), &object).await??;
+    let zone = rows::crontab("any", json!({"timeZone": "Europe/Berlin"}));
+    limit(&namespace, "limits", &json!({"timeZones": ["UTC"]}), &zone).await?;
+    for annotations in [
+        json!({MARKER: null}),
+        json!({MARKER: "spec.schedules[y].timeZone"}),
+        json!({"v2.stable.example.com/1": "spec.schedules[x].name"}),
+        json!({FIELDS: "{ }"}),
+    ] {
+        let rejected = merge(&namespace, "stored", json!({"metadata": {"annotations": annotations}})).await?;
+        let message = rejected.with_context(|| format!("{annotations} is admitted"))?;
+        ensure!(
+            message.contains("metadata.annotations[stable.example.com/v2]"),
+            "{message}"
+        );
+    }
+    let other = json!({"metadata": {"annotations": {"example.com/a": "b"}}, "spec": {"suspend": true}});
+    let rejected = merge(&namespace, "stored", other).await?;
+    ensure!(rejected.is_none(), "{rejected:?}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn every_policy_of_the_namespace_applies() -> Result<()> {
     let namespace = namespace("several").await?;

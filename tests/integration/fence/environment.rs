@@ -62,7 +62,15 @@ impl<'a> FenceEnvironment<'a> {
                 .await?;
             let (flag, lease) = (format!("--service-account={name}"), environment.lease_flags());
             let within = format!("--namespace={}", environment.namespace.name());
-            let rbac = printed(&["rbac", "--controllers=foo", &flag, &within, &lease[0], &lease[1]])?;
+            let rbac = printed(&[
+                "rbac",
+                "--controllers=foo",
+                "--install-crds",
+                &flag,
+                &within,
+                &lease[0],
+                &lease[1],
+            ])?;
             rbac::apply_and_wait_for(
                 environment.namespace.client(),
                 environment.namespace.name(),

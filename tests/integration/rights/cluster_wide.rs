@@ -4,39 +4,13 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
-use tokio::time::timeout;
 
 use super::{
     permissions::printed_roles,
     required_verbs::{NO_ELECTION, RightsChecker},
     scenarios::{self, Reach},
 };
-use crate::fixtures::{LIMIT, namespace::NamespaceFixture};
-
-#[tokio::test]
-async fn a_cluster_wide_controller_requires_each_of_its_permissions() -> Result<()> {
-    for scenario in scenarios::with(Reach::Cluster) {
-        let checker = RightsChecker::start_control_plane().await?;
-        let flags = [&*format!("--controllers={}", scenario.controller), NO_ELECTION];
-        let printed = printed_roles(&flags)?;
-        let all: Vec<_> = printed.values().flatten().collect();
-        let permissions = &printed[&scenario.role()];
-        ensure!(!permissions.is_empty(), "{printed:?}");
-        for permission in permissions {
-            let fixture = NamespaceFixture::new(&checker.plane, "without").await?;
-            checker
-                .check_rejection_without(&all, permission, &flags, |clock| async move {
-                    // Without the permission the scenario may not complete, so its result is
-                    // ignored.
-                    let done = timeout(LIMIT, (scenario.run)(fixture, clock)).await;
-                    drop(done);
-                    std::future::pending().await
-                })
-                .await?;
-        }
-    }
-    Ok(())
-}
+use crate::fixtures::namespace::NamespaceFixture;
 
 #[tokio::test]
 async fn the_printed_permissions_of_a_cluster_wide_controller_are_used_and_suffice() -> Result<()> {

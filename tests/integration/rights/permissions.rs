@@ -26,20 +26,6 @@ impl fmt::Display for Permission {
 }
 
 impl Permission {
-    /// Returns a part of the apiserver's message when this permission is missing.
-    pub(super) fn rejection_message(&self) -> String {
-        if self.is_on_finalizers() {
-            return "refers to a resource you can't set finalizers on".to_owned();
-        }
-        let Self {
-            group, resource, verb, ..
-        } = self;
-        if resource == "*" {
-            return format!("cannot {verb} resource ");
-        }
-        format!(r#"cannot {verb} resource "{resource}" in API group "{group}""#)
-    }
-
     /// Returns whether this is a permission on finalizers. An admission plugin checks it when an
     /// owner reference sets `blockOwnerDeletion`; no request uses it.
     pub(super) fn is_on_finalizers(&self) -> bool {

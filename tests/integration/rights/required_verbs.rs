@@ -1,5 +1,6 @@
 //! Checks that `portreeve rbac` prints exactly the required verbs: the daemon uses every
-//! permission, and a request is rejected when any permission is missing.
+//! permission, and none of its requests is rejected. Only permissions on finalizers are never used
+//! by a request, so a daemon runs without each of them.
 //!
 //! The apiserver's audit log has the requests of the daemon's account and the rejections. The
 //! apiserver here also requires permissions on finalizers for `blockOwnerDeletion`.
@@ -8,10 +9,7 @@ use std::{collections::BTreeSet, future::Future, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
-use k8s_openapi::api::{
-    coordination::v1::Lease,
-    core::v1::{ConfigMap, Secret},
-};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     CustomResourceExt,
     api::{PatchParams, PostParams},
@@ -108,21 +106,16 @@ impl RightsChecker {
         Ok(())
     }
 
-    /// Starts a daemon with all permissions but one, and waits until the apiserver rejects a
-    /// request because of it while `scenario` runs.
-    pub(super) async fn check_rejection_without<F: Future<Output = Result<()>>>(
+    /// Starts a daemon with all permissions but one on finalizers, and waits until the apiserver
+    /// rejects a request because of it while `scenario` runs.
+    async fn check_rejection_without<F: Future<Output = Result<()>>>(
         &self,
         all: &[&Permission],
         missing: &Permission,
         flags: &[&str],
         scenario: impl FnOnce(OffsetClock) -> F,
     ) -> Result<()> {
-        let words = [&missing.verb, &missing.resource, &missing.group];
-        let account = words
-            .map(|word| word.replace(['/', '.'], "-").replace('*', "any"))
-            .join("-");
-        // The core group has no name.
-        let account = account.trim_end_matches('-');
+        let account = &*missing.resource.replace('/', "-");
         let rest: Vec<_> = all
             .iter()
             .copied()
@@ -135,64 +128,62 @@ impl RightsChecker {
             let requests = self.requests_of(account, since)?;
             let rejections = requests.iter().filter(|request| request.code() == 403);
             let rejections: Vec<_> = rejections.map(Event::to_string).collect();
-            let is_expected = |rejection: &String| rejection.contains(&missing.rejection_message());
+            let is_expected = |rejection: &String| rejection.contains(REJECTION);
             ensure!(rejections.iter().any(is_expected), "{rejections:#?}");
             anyhow::Ok(())
         });
         tokio::select! {
             rejected = rejected => rejected,
-            // The end of the scenario does not end the wait: the rejected request may be an event
-            // that is sent after the last write.
             Err(error) = scenario(daemon.clock.clone()) => Err(error.context(format!("without {missing}"))),
         }
     }
 }
 
+/// A part of the apiserver's message when a permission on finalizers is missing.
+const REJECTION: &str = "refers to a resource you can't set finalizers on";
 /// The flag that turns leader election off.
 pub(super) const NO_ELECTION: &str = "--leader-elect=false";
-/// The role of every daemon.
-const COMMON_ROLE: &str = "portreeve";
-/// The controller whose scenario also needs every permission of [`COMMON_ROLE`].
-const COMMON_SCENARIO: &str = "foo-controller";
 
 impl RightsChecker {
-    /// Checks each permission of a controller in turn, with a daemon that runs no other controller.
-    async fn check_each_permission(&self, scenario: &RightsScenario) -> Result<usize> {
+    /// Checks each permission of a controller on finalizers, with a daemon that runs no other
+    /// controller. Returns how many there are.
+    async fn check_permissions_on_finalizers(&self, scenario: &RightsScenario) -> Result<usize> {
         let RightsScenario { controller, run, .. } = scenario;
-        let flag = format!("--controllers={controller}");
-        let printed = printed_roles(&[&flag, NO_ELECTION])?;
+        let flags = [&*format!("--controllers={controller}"), NO_ELECTION];
+        let printed = printed_roles(&flags)?;
         let all: Vec<_> = printed.values().flatten().collect();
-        let mut roles = vec![scenario.role()];
-        roles.extend((*controller == COMMON_SCENARIO).then(|| COMMON_ROLE.to_owned()));
         let mut tested = 0;
-        for role in &roles {
-            for permission in printed
-                .get(role)
-                .with_context(|| format!("the role {role} is not printed"))?
-            {
-                let fixture = NamespaceFixture::new(&self.plane, "without").await?;
-                self.check_rejection_without(&all, permission, &[&flag, NO_ELECTION], |clock| run(fixture, clock))
-                    .await?;
-                tested += 1;
-            }
+        for permission in all.iter().filter(|permission| permission.is_on_finalizers()) {
+            let fixture = NamespaceFixture::new(&self.plane, "without").await?;
+            self.check_rejection_without(&all, permission, &flags, |clock| run(fixture, clock))
+                .await?;
+            tested += 1;
         }
         Ok(tested)
     }
 
-    /// Checks each permission of `--install-crds`. The cluster must have no CRDs yet.
-    async fn check_each_install_permission(&self) -> Result<usize> {
-        let flags = ["--controllers=foo", "--install-crds", NO_ELECTION];
-        let printed = printed_roles(&flags)?;
-        let all: Vec<_> = printed.values().flatten().collect();
-        let permissions = &printed["portreeve:install-crds"];
-        for permission in permissions {
-            if permission.verb == "patch" {
-                self.install_older_crd().await?;
+    /// Waits until an account has used each of these permissions, and ensures that it has used no
+    /// other and that no request of it was rejected.
+    async fn ensure_all_used(&self, account: &str, all: &[&Permission]) -> Result<()> {
+        let used = || {
+            let mut used = BTreeSet::new();
+            for event in self.requests_of(account, 0)? {
+                used.extend(used_permissions(&event));
             }
-            self.check_rejection_without(&all, permission, &flags, |_| std::future::pending())
-                .await?;
-        }
-        Ok(permissions.len())
+            anyhow::Ok(used)
+        };
+        let by_requests = all.iter().filter(|permission| !permission.is_on_finalizers());
+        let allowed: BTreeSet<_> = by_requests.map(ToString::to_string).collect();
+        eventually(LIMIT, "each permission to be used", || async {
+            let used = used()?;
+            let unused: Vec<_> = allowed.difference(&used).collect();
+            ensure!(unused.is_empty(), "{unused:?} are not used");
+            Ok(())
+        })
+        .await?;
+        let used = used()?;
+        ensure!(used == allowed, "{used:?} of {allowed:?}");
+        self.ensure_nothing_forbidden(account)
     }
 
     /// Installs a CRD that the daemon has to upgrade.
@@ -202,75 +193,6 @@ impl RightsChecker {
         let parameters = PatchParams::apply("an-older-portreeve");
         manifests::apply(&self.plane.client()?, &older, None, &parameters).await?;
         Ok(())
-    }
-
-    /// Checks each permission of leader election, each in its own namespace. A request of the
-    /// previous, dropped daemon may still create a Lease, which the next daemon must not find.
-    async fn check_each_election_permission(&self) -> Result<usize> {
-        let printed = printed_roles(&["--controllers=foo"])?;
-        let all: Vec<_> = printed.values().flatten().collect();
-        let permissions = &printed["portreeve:leader-election"];
-        for permission in permissions {
-            let election_namespace = self.plane.namespace("election").await?;
-            if permission.verb == "patch" {
-                let lease = serde_json::from_value(json!({"metadata": {"name": "portreeve"}}))?;
-                election_namespace
-                    .api::<Lease>()
-                    .create(&PostParams::default(), &lease)
-                    .await?;
-            }
-            let namespace = format!("--leader-elect-resource-namespace={}", election_namespace.name());
-            let flags = ["--controllers=foo", &*namespace];
-            self.check_rejection_without(&all, permission, &flags, |_| std::future::pending())
-                .await?;
-        }
-        Ok(permissions.len())
-    }
-
-    /// Checks each permission of the listener, while an account without permissions asks for
-    /// metrics.
-    async fn check_each_serving_permission(&self) -> Result<usize> {
-        let printed = printed_roles(&["--controllers=foo", NO_ELECTION])?;
-        let all: Vec<_> = printed.values().flatten().collect();
-        let permissions = &printed["portreeve:serving"];
-        for permission in permissions {
-            let listener = Listener::new()?;
-            let flags = listener.flags(&["--controllers=foo", NO_ELECTION]);
-            self.check_rejection_without(&all, permission, &flags, |_| async {
-                self.ask_for_metrics(&listener).await?;
-                std::future::pending().await
-            })
-            .await?;
-        }
-        Ok(permissions.len())
-    }
-
-    /// Checks each permission of the serving certificate, each with objects of its own.
-    async fn check_each_certificate_permission(&self) -> Result<usize> {
-        let mut tested = 0;
-        for role in ["portreeve:serving-certificate", "portreeve:ca-bundles"] {
-            for index in 0.. {
-                let namespace = self.plane.namespace("certificate").await?;
-                let flags = certificate_flags(namespace.name());
-                let flags = flags.each_ref().map(String::as_str);
-                let printed = printed_roles(&flags)?;
-                let all: Vec<_> = printed.values().flatten().collect();
-                let Some(permission) = printed[role].get(index) else {
-                    break;
-                };
-                // The Secret exists, unless the leader is to create it.
-                if permission.verb != "create" {
-                    let secret = serde_json::from_value(json!({"metadata": {"name": "serving"}}))?;
-                    let secrets = namespace.api::<Secret>();
-                    secrets.create(&PostParams::default(), &secret).await?;
-                }
-                self.create_bundles(&namespace).await?;
-                self.check_rejection_without(&all, permission, &flags, |_| std::future::pending())
-                    .await?;
-                tested += 1;
-            }
-        }
-        Ok(tested)
     }
 
     /// Creates the objects of [`certificate_flags`] that publish CAs.
@@ -353,24 +275,37 @@ fn controllers_flag() -> String {
 }
 
 #[tokio::test]
-async fn the_daemon_requires_each_of_its_permissions() -> Result<()> {
+async fn each_permission_on_finalizers_is_required() -> Result<()> {
     let checker = RightsChecker::start_control_plane().await?;
-    let mut tested = checker.check_each_install_permission().await?;
     checker.install_crds().await?;
-    tested += checker.check_each_election_permission().await?;
-    tested += checker.check_each_serving_permission().await?;
-    let certificate = checker.check_each_certificate_permission().await?;
-    ensure!(
-        certificate == 14,
-        "{certificate} permissions of the serving certificate"
-    );
-    let checks = scenarios::with(Reach::OwnKinds).map(|scenario| checker.check_each_permission(scenario));
-    tested += try_join_all(checks).await?.into_iter().sum::<usize>();
-    let printed = printed_roles(&[&controllers_flag(), "--install-crds"])?;
-    let all: usize = printed.values().map(Vec::len).sum();
-    ensure!(tested == all, "only {tested} of {all} permissions were checked");
-    println!("checked {tested} permissions, each of which is required");
+    let own_kinds = scenarios::with(Reach::OwnKinds);
+    let checks = own_kinds.map(|scenario| checker.check_permissions_on_finalizers(scenario));
+    let tested: usize = try_join_all(checks).await?.into_iter().sum();
+    ensure!(tested == 3, "{tested} permissions on finalizers");
     Ok(())
+}
+
+#[tokio::test]
+async fn the_permissions_of_the_serving_certificate_are_used_and_suffice() -> Result<()> {
+    let checker = RightsChecker::start_control_plane().await?;
+    checker.install_crds().await?;
+    let namespace = checker.plane.namespace("certificate").await?;
+    checker.create_bundles(&namespace).await?;
+    let flags = certificate_flags(namespace.name());
+    let flags = flags.each_ref().map(String::as_str);
+    let printed = printed_roles(&flags)?;
+    let roles = ["portreeve:serving-certificate", "portreeve:ca-bundles"];
+    let own: usize = roles.iter().map(|&role| printed[role].len()).sum();
+    ensure!(own == 14, "{own} permissions of the serving certificate");
+    let all: Vec<_> = printed.values().flatten().collect();
+    let listener = Listener::new()?;
+    let daemon = checker.start("portreeve", &all, &listener.flags(&flags)).await?;
+    checker.ask_for_metrics(&listener).await?;
+    let fixture = NamespaceFixture::new(&checker.plane, "everything").await?;
+    let foo = scenarios::with(Reach::OwnKinds).find(|scenario| scenario.controller == "foo-controller");
+    let foo = foo.context("foo-controller has no scenario")?;
+    (foo.run)(fixture, daemon.clock.clone()).await?;
+    checker.ensure_all_used("portreeve", &all).await
 }
 
 #[tokio::test]
@@ -396,28 +331,7 @@ async fn the_printed_permissions_are_used_and_suffice() -> Result<()> {
         let done = (scenario.run)(fixture.clone(), clock.clone()).await;
         done.context(scenario.controller)?;
     }
-    let used = || {
-        let mut used = BTreeSet::new();
-        for event in checker.requests_of("portreeve", 0)? {
-            used.extend(used_permissions(&event));
-        }
-        anyhow::Ok(used)
-    };
-    let allowed: BTreeSet<_> = all
-        .iter()
-        .filter(|permission| !permission.is_on_finalizers())
-        .map(ToString::to_string)
-        .collect();
-    eventually(LIMIT, "each permission to be used", || async {
-        let used = used()?;
-        let unused: Vec<_> = allowed.difference(&used).collect();
-        ensure!(unused.is_empty(), "{unused:?} are not used");
-        Ok(())
-    })
-    .await?;
-    let used = used()?;
-    ensure!(used == allowed, "{used:?} of {allowed:?}");
-    checker.ensure_nothing_forbidden("portreeve")
+    checker.ensure_all_used("portreeve", &all).await
 }
 
 /// Returns the permissions that a request used, in the form of [`Permission`]'s `Display`. Every

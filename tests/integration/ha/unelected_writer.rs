@@ -2,12 +2,12 @@
 
 use anyhow::{Result, ensure};
 
-use crate::{
+use super::{
     audit_tail::AuditTail,
     environment::{HaEnvironment, PODS},
-    fixtures::daemon::Daemon,
     load::Load,
 };
+use crate::fixtures::daemon::Daemon;
 
 #[tokio::test]
 async fn the_checker_reports_a_replica_that_writes_without_the_lease() -> Result<()> {

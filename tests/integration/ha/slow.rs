@@ -5,10 +5,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use portreeve_testing::FaultProxy;
 
-use crate::{
-    environment::{HaEnvironment, PODS, Timing},
-    fixtures::{admin::OPEN, daemon::Daemon},
-};
+use super::environment::{HaEnvironment, PODS, Timing};
+use crate::fixtures::{admin::OPEN, daemon::Daemon};
 
 /// Three candidates that reach the apiserver through one slow proxy.
 struct SlowReplicas {
@@ -75,8 +73,8 @@ impl SlowReplicas {
 
 /// The durations of a leader that renews every second.
 const EVERY_SECOND: Timing = Timing {
-    lease: Duration::from_secs(6),
-    renew_deadline: Duration::from_secs(4),
+    lease: Duration::from_secs(12),
+    renew_deadline: Duration::from_secs(9),
     retry_period: Duration::from_secs(1),
 };
 
@@ -87,22 +85,22 @@ async fn one_replica_leads_on_a_network_with_a_round_trip_of_600_ms() -> Result<
     replicas.check_one_leader(8).await
 }
 
-/// A request may take 3.5 s. It takes 2 s, and 4 s together with the TLS handshake before it.
+/// A request may take 7 s. It takes 4 s, and 8 s together with the TLS handshake before it.
 #[tokio::test]
 async fn one_replica_leads_when_a_dial_and_a_request_exceed_the_timeout() -> Result<()> {
     let timing = Timing {
-        lease: Duration::from_secs(10),
-        renew_deadline: Duration::from_secs(7),
+        lease: Duration::from_secs(20),
+        renew_deadline: Duration::from_secs(14),
         retry_period: Duration::from_secs(1),
     };
-    let delay = Duration::from_secs(1);
+    let delay = Duration::from_secs(2);
     let replicas = SlowReplicas::start("farther", timing, |proxy| proxy.slow_wire(delay)).await?;
     replicas.check_one_leader(4).await
 }
 
 #[tokio::test]
-async fn one_replica_leads_with_default_times_when_each_response_takes_4_s() -> Result<()> {
-    let delay = Duration::from_secs(4);
+async fn one_replica_leads_with_default_times_when_each_response_takes_3_s() -> Result<()> {
+    let delay = Duration::from_secs(3);
     let replicas = SlowReplicas::start("slow-server", Timing::DEFAULT, |proxy| proxy.slow(delay)).await?;
     replicas.check_one_leader(3).await
 }

@@ -4,8 +4,8 @@ use anyhow::{Context, Result};
 use portreeve_testing::{CannedResponse, Fault, Matcher, Repeat};
 use serde_json::json;
 
-use super::scenario::Scenario;
 use crate::{
+    chaos::scenario::Scenario,
     faults::{controllers::informers, requests::expire_watches},
     fixtures::{
         RETRY_LIMIT, dynamic_client::DynamicClient, jobs::Jobs, namespace::NamespaceFixture,

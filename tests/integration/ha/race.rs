@@ -10,21 +10,21 @@ use kube::{
 use portreeve_testing::Signal;
 use serde_json::json;
 
-use crate::{
+use super::{
     audit_tail::AuditTail,
     crash::ensure_no_steal,
     duration_summary::rounds,
-    environment::{HaEnvironment, LEASE, PODS, RunningReplicas},
-    fixtures::LIMIT,
+    environment::{HaEnvironment, LEASE, PODS, RunningReplicas, Timing},
     load::Load,
 };
+use crate::fixtures::LIMIT;
 
 /// The holder of the Lease before each race, which never renews it.
 pub(crate) const GHOST: &str = "ghost_0";
 
 #[tokio::test]
 async fn exactly_one_of_several_candidates_acquires_an_expired_lease() -> Result<()> {
-    let environment = HaEnvironment::new("race").await?;
+    let environment = HaEnvironment::with_timing("race", Timing::EXPIRING).await?;
     let mut running: RunningReplicas = environment.start_replicas(&PODS).await?;
     let load = Load::start(&environment.fixture, 5, 10).await?;
     let rounds = rounds(2)?;

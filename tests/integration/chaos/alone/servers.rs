@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 use http::StatusCode;
 use portreeve_testing::{CannedResponse, Fault, Matcher, Repeat};
 
-use super::{credentials::is_forbidden, scenario::Scenario};
 use crate::{
+    chaos::{credentials::is_forbidden, scenario::Scenario},
     faults::{
         controllers::{self, informers},
         servers::ServerFault,

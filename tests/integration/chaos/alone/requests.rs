@@ -7,9 +7,9 @@ use k8s_openapi::api::batch::v1::Job;
 use kube::{Api, api::DeleteParams};
 use portreeve_testing::{BodyFault, Fault, Matcher, Repeat, eventually};
 
-use super::{scenario::Scenario, work::STEP};
 use crate::{
     audit::AuditLog,
+    chaos::{scenario::Scenario, work::STEP},
     faults::{
         controllers::Reads,
         requests::{self, RequestFault, Target},

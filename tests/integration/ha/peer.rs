@@ -6,23 +6,25 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::{coordination::v1::LeaseSpec, rbac::v1::PolicyRule};
 use portreeve_testing::{Process, Signal, server_binary};
 
-use crate::{
-    audit::{AuditLog, report::Report, terms::Term},
+use super::{
     crash::ensure_no_steal,
     environment::{GO, HaEnvironment, LEASE, PODS, Timing},
+};
+use crate::{
+    audit::{AuditLog, report::Report, terms::Term},
     fixtures::LIMIT,
 };
 
 /// Timing with a retry period that is much longer than a handover that does not wait for it.
 const TIMING: Timing = Timing {
-    lease: Duration::from_secs(8),
-    renew_deadline: Duration::from_secs(6),
-    retry_period: Duration::from_secs(2),
+    lease: Duration::from_secs(15),
+    renew_deadline: Duration::from_secs(12),
+    retry_period: Duration::from_secs(6),
 };
 /// The maximum time from a release to the acquisition by a standby that watches the Lease. It is
 /// shorter than the retry period at which other standbys poll. A handover takes a few milliseconds;
 /// the rest allows for busy machines.
-const HANDOVER_LIMIT: Duration = Duration::from_millis(1_500);
+const HANDOVER_LIMIT: Duration = Duration::from_secs(5);
 
 /// A process that only runs client-go's elector: `hack/leaderelection`.
 struct Peer {

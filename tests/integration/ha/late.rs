@@ -6,32 +6,22 @@
 //! is taken by then. Most of these tests build the worst case, in which the write conflicts with no
 //! object.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 use kube::{ResourceExt, api::DeleteParams};
 use portreeve_api::conditions::ConditionStatus;
 use portreeve_testing::{CannedResponse, Fault, Matcher, Repeat, Signal, eventually};
 
+use super::{
+    environment::{HaEnvironment, PODS, RunningReplicas, Timing},
+    partition::Network,
+};
 use crate::{
     audit::{AuditLog, Event, event::Stage, report::Report},
-    environment::{HaEnvironment, PODS, RunningReplicas, Timing},
     fixtures::{LIMIT, admission_gate::AdmissionGate, daemon::Daemon},
-    partition::Network,
 };
 
 /// The name of the object that is written late.
 const NAME: &str = "late";
-
-impl Timing {
-    /// Long enough for the test to pause a process that has just sent a request before the process
-    /// cancels the request.
-    const PATIENT: Self = Self {
-        lease: Duration::from_secs(6),
-        renew_deadline: Duration::from_secs(5),
-        retry_period: Duration::from_millis(500),
-    };
-}
 
 /// A creation of a Deployment that the network holds, and that its sender cannot take back.
 struct LateWrite {
@@ -168,7 +158,7 @@ async fn wait_until_it_hangs(daemon: &Daemon) -> Result<()> {
 
 #[tokio::test]
 async fn the_audit_checker_reports_a_write_that_is_delivered_late() -> Result<()> {
-    let environment = HaEnvironment::with_timing("late", Timing::PATIENT).await?;
+    let environment = HaEnvironment::with_timing("late", Timing::EXPIRING).await?;
     let write = LateWrite::of_paused_leader(&environment).await?;
     write.wait_for_successor(&environment).await?;
     write.delete_objects(&environment).await?;
@@ -177,7 +167,7 @@ async fn the_audit_checker_reports_a_write_that_is_delivered_late() -> Result<()
 
 #[tokio::test]
 async fn the_servers_fence_rejects_a_write_that_is_delivered_late() -> Result<()> {
-    let environment = HaEnvironment::with_server_fence("late-fenced", Timing::PATIENT).await?;
+    let environment = HaEnvironment::with_server_fence("late-fenced", Timing::EXPIRING).await?;
     let write = LateWrite::of_paused_leader(&environment).await?;
     write.wait_for_successor(&environment).await?;
     write.delete_objects(&environment).await?;
@@ -213,7 +203,7 @@ async fn a_late_creation_conflicts_with_the_object_of_the_next_leader() -> Resul
 
 #[tokio::test]
 async fn the_servers_fence_rejects_a_write_that_arrives_after_the_release_of_the_lease() -> Result<()> {
-    let environment = HaEnvironment::with_server_fence("released-fenced", Timing::SHORT).await?;
+    let environment = HaEnvironment::with_server_fence("released-fenced", Timing::LONG).await?;
     let write = LateWrite::of_stopped_leader(&environment).await?;
     write.wait_for_successor(&environment).await?;
     write.delete_objects(&environment).await?;
@@ -226,7 +216,7 @@ async fn the_servers_fence_rejects_a_write_that_arrives_after_the_release_of_the
 /// those whose end the network hides from the apiserver.
 #[tokio::test]
 async fn the_apiserver_cancels_a_write_when_its_connection_closes() -> Result<()> {
-    let environment = HaEnvironment::new("closed").await?;
+    let environment = HaEnvironment::with_timing("closed", Timing::EXPIRING).await?;
     let mut running = environment.start_replicas(&PODS[..2]).await?;
     let (_, daemon) = environment.take_leader(&mut running).await?;
     let gate = AdmissionGate::close(&environment.plane, &environment.fixture).await?;

@@ -10,20 +10,20 @@ use portreeve_reconcile::{Clock, Shutdown};
 use portreeve_testing::{Signal, free_port};
 use tokio::{task::JoinSet, time::timeout};
 
-use crate::{
+use super::{
     crash::ensure_no_steal,
-    environment::{HaEnvironment, PODS},
-    fixtures::{
-        LIMIT,
-        admin::{Admin, OPEN},
-    },
+    environment::{HaEnvironment, PODS, Timing},
+};
+use crate::fixtures::{
+    LIMIT,
+    admin::{Admin, OPEN},
 };
 
 /// The difference between the clocks: longer than a lease.
 const SKEW: SignedDuration = SignedDuration::from_secs(20);
 /// The number of renewals during which the other replica must not acquire the Lease. They take
 /// about as long as a lease.
-const RENEWALS: usize = 8;
+const RENEWALS: usize = 12;
 /// How many ports a replica tries: another process can take a port between the check and the
 /// daemon's start.
 const PORT_ATTEMPTS: usize = 5;
@@ -91,7 +91,7 @@ impl SkewedReplica {
 /// Runs a replica with a right clock and one with a wrong clock. Each leads for a while, and each
 /// takes over from the other.
 async fn run_with_skew(name: &str, skew: SignedDuration) -> Result<()> {
-    let environment = HaEnvironment::new(name).await?;
+    let environment = HaEnvironment::with_timing(name, Timing::EXPIRING).await?;
     let (wrong, right) = (PODS[0], PODS[1]);
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
 

@@ -4,9 +4,9 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use portreeve_testing::eventually;
 
+use super::environment::HaEnvironment;
 use crate::{
     audit::{AuditLog, Event},
-    environment::HaEnvironment,
     fixtures::LIMIT,
 };
 

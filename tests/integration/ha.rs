@@ -4,9 +4,6 @@
 //! Each test repeats its fault for a few rounds; the environment variable `ROUNDS`, which
 //! `make chaos` sets, overrides how many. The tests print the times that they measure.
 
-#[expect(dead_code, reason = "the integration tests use the rest")]
-#[path = "../audit/mod.rs"]
-mod audit;
 // Clippy allows panics only in modules with this attribute.
 #[cfg(test)]
 mod audit_checker;
@@ -15,12 +12,6 @@ mod audit_tail;
 mod crash;
 mod duration_summary;
 mod environment;
-#[expect(dead_code, reason = "the integration tests use the rest")]
-#[path = "../faults/mod.rs"]
-mod faults;
-#[expect(dead_code, reason = "the integration tests use the rest")]
-#[path = "../fixtures/mod.rs"]
-mod fixtures;
 mod handover;
 mod late;
 mod load;

@@ -11,12 +11,10 @@ use portreeve_testing::ControlPlane;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{
-    fixtures::{
-        daemon::{Daemon, printed, run},
-        namespace::NamespaceFixture,
-    },
-    usage::usage_error,
+use super::usage::usage_error;
+use crate::fixtures::{
+    daemon::{Daemon, printed, run},
+    namespace::NamespaceFixture,
 };
 
 const HEADER: &str = "apiVersion: portreeve.dev/v1alpha1\nkind: ControllerManagerConfiguration\n";

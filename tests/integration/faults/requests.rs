@@ -16,7 +16,7 @@ const WATCHES: u64 = 40;
 const DELAY: Duration = Duration::from_millis(300);
 
 /// A fault, and the kind of request that it affects.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct RequestFault {
     pub(crate) target: Target,
     pub(crate) fault: Fault,
@@ -92,7 +92,7 @@ impl RequestFault {
             applied.with_context(|| {
                 format!(
                     "{sender} sent no request that the fault could affect; if it is a new controller, give it work in \
-                     tests/integration/chaos/work.rs, or correct its entry in tests/faults/controllers.rs"
+                     tests/integration/chaos/work.rs, or correct its entry in tests/integration/faults/controllers.rs"
                 )
             })?;
         }

@@ -14,7 +14,6 @@ use k8s_openapi::api::{coordination::v1::Lease, rbac::v1::PolicyRule};
 use kube::{Api, CustomResourceExt, api::PostParams};
 use portreeve_api::Foo;
 use portreeve_testing::{ControlPlane, Namespace, eventually};
-use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::{
     audit::{AuditChecker, AuditLog, GuardedLease, policy, report::Report, terms::pod},
@@ -39,12 +38,12 @@ pub(crate) struct Timing {
 }
 
 impl Timing {
-    /// Short, so that tests are fast, but long enough for a leader on a busy machine to keep its
-    /// Lease.
-    pub(crate) const SHORT: Self = Self {
-        lease: Duration::from_secs(4),
-        renew_deadline: Duration::from_secs(3),
-        retry_period: Duration::from_millis(500),
+    /// For tests that wait until a lease expires: long enough for a leader on a busy machine to
+    /// keep its Lease.
+    pub(crate) const EXPIRING: Self = Self {
+        lease: Duration::from_secs(12),
+        renew_deadline: Duration::from_secs(9),
+        retry_period: Duration::from_secs(1),
     };
     /// The defaults of the flags.
     pub(crate) const DEFAULT: Self = Self {
@@ -52,18 +51,13 @@ impl Timing {
         renew_deadline: Duration::from_secs(10),
         retry_period: Duration::from_secs(2),
     };
-    /// Longer than a server takes to start on a busy machine.
+    /// For all other tests: longer than a server takes to start on a busy machine.
     pub(crate) const LONG: Self = Self {
         lease: Duration::from_secs(90),
         renew_deadline: Duration::from_secs(75),
         retry_period: Duration::from_secs(2),
     };
 }
-
-/// The maximum number of tests that run at the same time. Tests mostly wait, but the start of a
-/// control plane uses every processor, and a leader that gets no CPU time for seconds loses its
-/// Lease.
-const CONCURRENT_ENVIRONMENTS: usize = 2;
 
 /// The environment of one test.
 pub(crate) struct HaEnvironment {
@@ -74,7 +68,6 @@ pub(crate) struct HaEnvironment {
     pub(crate) system_namespace: Namespace,
     rules: Vec<PolicyRule>,
     fencing: Fencing,
-    _turn: SemaphorePermit<'static>,
 }
 
 /// The fence that rejects writes of a replica that does not lead.
@@ -91,14 +84,12 @@ pub(crate) enum Fencing {
 pub(crate) type RunningReplicas = BTreeMap<&'static str, Daemon>;
 
 impl HaEnvironment {
-    /// Starts an environment with short leases.
+    /// Starts an environment in which no lease expires.
     pub(crate) async fn new(name: &str) -> Result<Self> {
-        Self::with_timing(name, Timing::SHORT).await
+        Self::with_timing(name, Timing::LONG).await
     }
 
     pub(crate) async fn with_timing(name: &str, timing: Timing) -> Result<Self> {
-        static TURNS: Semaphore = Semaphore::const_new(CONCURRENT_ENVIRONMENTS);
-        let turn = TURNS.acquire().await?;
         let plane = ControlPlane::builder()
             .audit_policy(policy::WRITES_WITH_RESPONSES)
             .start()
@@ -112,7 +103,6 @@ impl HaEnvironment {
             timing,
             rules: printed_rules(&["--controllers=foo"])?,
             fencing: Fencing::Client,
-            _turn: turn,
         })
     }
 
