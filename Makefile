@@ -30,12 +30,11 @@ run: servers ## start a control plane, the daemon with every controller and the 
 	@target/debug/portreeve-run target/debug/portreeve deploy/samples $(DAEMON_FLAGS)
 
 .PHONY: test
-# Tests mostly wait for servers, so more of them run than there are cores. The servers are
-# short-lived Go programs, so they need little garbage collection and few threads. Errors have a
+# Tests mostly wait for servers, so more of them run than there are cores. The servers are Go
+# programs with little to do, so they need few threads and little garbage collection. Errors have a
 # context, so a backtrace would only bury the message.
 test test-release test-image: export RUST_TEST_THREADS ?= 8
-test test-release test-image: export GOGC ?= off
-test test-release test-image: export GOMEMLIMIT ?= 1GiB
+test test-release test-image: export GOGC ?= 200
 test test-release test-image: export RUST_BACKTRACE = 0
 test: control-plane loom ## run the tests of the workspace, on real servers
 	GOMAXPROCS=1 hack/test/run --workspace -- --skip release:: --skip chaos::alone::

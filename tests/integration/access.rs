@@ -124,7 +124,7 @@ async fn credentials_decide_on_every_path() -> Result<()> {
 
 #[tokio::test]
 async fn reasons_of_health_checks_are_for_readers_of_metrics() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let system = plane.namespace("access").await?;
     // The CRD of Foo is not installed, which the note of a check says.
     let daemon = Daemon::start_closed(&plane, plane.kubeconfig(), "noted-daemon", &["--controllers=foo"]).await?;

@@ -45,7 +45,7 @@ async fn each_bad_object_is_rejected_by_its_place_with_the_path_of_the_field() -
 /// The apiserver has no policy without `portreeve policies`.
 #[tokio::test]
 async fn limits_need_the_printed_policies() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let namespace = plane.namespace("unlimited").await?;
     environment::install_definitions(namespace.client()).await?;
     environment::create(namespace.client(), namespace.name(), &environment::limits()).await??;

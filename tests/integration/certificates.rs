@@ -145,7 +145,7 @@ impl Objects {
 /// The account has the printed permissions and no others.
 #[tokio::test]
 async fn every_replica_serves_the_certificate_that_the_leader_issues() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let namespace = "--leader-elect-resource-namespace=portreeve-system";
     let objects = Objects::new(&plane.client()?);
     objects.create_namespace().await?;
@@ -215,7 +215,7 @@ async fn every_replica_serves_the_certificate_that_the_leader_issues() -> Result
 /// Without `--tls-issue-names`, somebody else maintains the Secret.
 #[tokio::test]
 async fn a_certificate_of_somebody_else_is_served_and_its_faults_are_reported() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let objects = Objects::new(&plane.client()?);
     objects.create_namespace().await?;
     objects.create_secret().await?;

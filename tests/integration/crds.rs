@@ -45,7 +45,7 @@ async fn wait_until_not_served(daemon: &Daemon) -> Result<()> {
 
 #[tokio::test]
 async fn a_crd_can_be_created_late_deleted_and_recreated() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let fixture = NamespaceFixture::new(&plane, "late").await?;
     let daemon = Daemon::start(&plane, "early-daemon", &["-v=4"]).await?;
     wait_until_not_served(&daemon).await?;
@@ -81,7 +81,7 @@ async fn a_crd_can_be_created_late_deleted_and_recreated() -> Result<()> {
 /// Checks the three rules of `--install-crds` with successive daemons on one control plane.
 #[tokio::test]
 async fn install_crds_installs_and_upgrades_but_keeps_crds_with_other_versions() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let crds = crds(&plane)?;
     let daemon = Daemon::start(&plane, "installing-daemon", &["--install-crds"]).await?;
     daemon.admin.wait_until_ready().await?;

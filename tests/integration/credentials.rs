@@ -19,7 +19,7 @@ use kube::{
     api::{DeleteParams, PostParams},
 };
 use portreeve_api::Foo;
-use portreeve_testing::{Authority, ControlPlane, FaultProxy, IssuedCertificate, eventually};
+use portreeve_testing::{Authority, ControlPlane, FaultProxy, IssuedCertificate, PooledPlane, eventually};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -82,8 +82,8 @@ fn replace(path: &Path, text: &str) -> Result<()> {
     Ok(fs::rename(whole, path)?)
 }
 
-async fn plane_with_foos() -> Result<ControlPlane> {
-    let plane = ControlPlane::start().await?;
+async fn plane_with_foos() -> Result<PooledPlane> {
+    let plane = ControlPlane::pooled().await?;
     let crds = Api::all(plane.client()?);
     crds.create(&PostParams::default(), &Foo::crd()).await?;
     Ok(plane)
@@ -147,7 +147,7 @@ struct Replicas {
     fixture: NamespaceFixture,
     files: Files,
     bindings: Api<ClusterRoleBinding>,
-    plane: ControlPlane,
+    plane: PooledPlane,
 }
 
 impl Replicas {
@@ -266,7 +266,7 @@ struct ProxiedDaemon {
     proxy: FaultProxy,
     kubeconfig: PathBuf,
     files: Files,
-    plane: ControlPlane,
+    plane: PooledPlane,
 }
 
 impl ProxiedDaemon {

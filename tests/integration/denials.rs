@@ -136,7 +136,7 @@ async fn create_schedule_with_running_job(fixture: &NamespaceFixture, jobs: &Job
 #[tokio::test]
 #[expect(clippy::too_many_lines, reason = "the steps depend on each other")]
 async fn denials_that_look_like_conflicts_are_reported_by_every_controller() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let fixture = NamespaceFixture::new(&plane, "denials").await?;
     let jobs = Jobs::of(&fixture);
     for name in ["expired", "probe"] {

@@ -16,7 +16,7 @@ use crate::{
 /// The apiserver's audit log shows whether the daemon wrote anything.
 #[tokio::test]
 async fn a_dry_run_logs_its_plans_and_writes_nothing() -> Result<()> {
-    let plane = ControlPlane::builder().audit_policy(policy::REQUESTS).start().await?;
+    let plane = ControlPlane::builder().audit_policy(policy::REQUESTS).pooled().await?;
     let fixture = NamespaceFixture::new(&plane, "dry").await?;
     let daemon = Daemon::start(&plane, "dry-daemon", &["--dry-run", "--install-crds"]).await?;
     daemon

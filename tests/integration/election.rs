@@ -13,7 +13,7 @@ use kube::{
     Api,
     api::{ListParams, Patch, PatchParams},
 };
-use portreeve_testing::{ControlPlane, Signal, eventually};
+use portreeve_testing::{ControlPlane, PooledPlane, Signal, eventually};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -30,13 +30,13 @@ const LEASE_DURATION: Duration = Duration::from_secs(6);
 
 /// A control plane for one test.
 struct ElectionEnvironment {
-    plane: ControlPlane,
+    plane: PooledPlane,
     leases: Api<Lease>,
 }
 
 impl ElectionEnvironment {
     async fn new() -> Result<Self> {
-        let plane = ControlPlane::start().await?;
+        let plane = ControlPlane::pooled().await?;
         let leases = Api::namespaced(plane.client()?, "kube-system");
         Ok(Self { plane, leases })
     }

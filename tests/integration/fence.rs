@@ -183,7 +183,7 @@ async fn all_may_write_after_the_lease_is_deleted() -> Result<()> {
 /// Needs its own control plane: if another fence is deleted, its apiserver stops watching Leases.
 #[tokio::test]
 async fn a_fence_that_is_switched_off_and_on_follows_the_lease() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let environment = FenceEnvironment::on(&plane, "switched").await?;
     environment.fence().await?;
     let (first, second) = (environment.replica("web-a").await?, environment.replica("web-b").await?);

@@ -11,7 +11,7 @@ use http::StatusCode;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, CustomResourceExt, api::PostParams};
 use portreeve_api::{Foo, conditions::ConditionStatus};
-use portreeve_testing::{ControlPlane, FaultProxy, Matcher, Repeat, Signal, eventually};
+use portreeve_testing::{ControlPlane, FaultProxy, Matcher, PooledPlane, Repeat, Signal, eventually};
 use serde_json::json;
 use tokio::runtime::Builder;
 
@@ -124,7 +124,7 @@ async fn an_unattended_queue_fails_liveness_until_a_worker_takes_an_item() -> Re
 
 #[tokio::test]
 async fn a_hanging_call_fails_liveness_by_item_except_during_shutdown() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let flags = ["--install-crds", "--controller-stuck-timeout=2s"];
     let daemon = Daemon::start(&plane, "hanging-daemon", &flags).await?;
     daemon.admin.wait_until_ready().await?;
@@ -152,7 +152,7 @@ async fn a_hanging_call_fails_liveness_by_item_except_during_shutdown() -> Resul
 
 #[tokio::test]
 async fn an_idle_standby_stays_healthy() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let flags = [
         "--leader-elect=true",
         "--install-crds",
@@ -187,13 +187,13 @@ struct BusyDaemon {
     daemon: Daemon,
     fixture: NamespaceFixture,
     _proxy: FaultProxy,
-    _plane: ControlPlane,
+    _plane: PooledPlane,
 }
 
 impl BusyDaemon {
     /// Creates the Foos before the daemon starts, so that all are due at once.
     async fn start(name: &str, foos: usize, late: Duration, flags: &[&str]) -> Result<Self> {
-        let plane = ControlPlane::start().await?;
+        let plane = ControlPlane::pooled().await?;
         let crds = Api::all(plane.client()?);
         crds.create(&PostParams::default(), &Foo::crd()).await?;
         let fixture = NamespaceFixture::new(&plane, "busy").await?;

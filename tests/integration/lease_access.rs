@@ -18,7 +18,9 @@ use kube::{
 };
 use portreeve_api::Foo;
 use portreeve_reconcile::{Clock, SystemClock};
-use portreeve_testing::{CannedResponse, ControlPlane, FaultProxy, Matcher, Namespace, Repeat, eventually};
+use portreeve_testing::{
+    CannedResponse, ControlPlane, FaultProxy, Matcher, Namespace, PooledPlane, Repeat, eventually,
+};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -40,13 +42,13 @@ const TOLERANCE: Duration = Duration::from_secs(6);
 
 /// A control plane with an account that has the printed permissions, except those on Leases.
 struct AccessEnvironment {
-    plane: ControlPlane,
+    plane: PooledPlane,
     system: Namespace,
 }
 
 impl AccessEnvironment {
     async fn new() -> Result<Self> {
-        let plane = ControlPlane::start().await?;
+        let plane = ControlPlane::pooled().await?;
         let crds = Api::all(plane.client()?);
         crds.create(&PostParams::default(), &Foo::crd()).await?;
         let system = plane.namespace("portreeve-system").await?;

@@ -17,7 +17,7 @@ const MOST_LINES: usize = 2;
 /// Starts a daemon whose Deployments cannot be created, and returns its lines about a Foo once they
 /// have failed several times.
 async fn failing_foo(name: &'static str, verbosity: &str) -> Result<(Vec<Value>, Metrics)> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let fixture = NamespaceFixture::new(&plane, name).await?;
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), name)?;

@@ -2,7 +2,7 @@
 //!
 //! Tests of the behaviour of one controller share a control plane and a daemon, and use a namespace
 //! each (`shared_daemon`). Tests that delete CRDs, stop servers or give the daemon other flags have
-//! a control plane of their own. Informers watch all namespaces, so two daemons on one control
+//! a control plane of the pool for themselves. Informers watch all namespaces, so two daemons on one control
 //! plane would both act on the same objects.
 
 mod access;

@@ -28,7 +28,7 @@ const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
 #[tokio::test]
 async fn the_daemon_waits_for_an_apiserver_that_is_down_at_startup() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let fixture = NamespaceFixture::new(&plane, "away").await?;
     plane.apiserver().stop().await?;
     let daemon = Daemon::start(&plane, "patient-daemon", &["--install-crds"]).await?;
@@ -117,7 +117,7 @@ async fn recover(
 /// requests than a start.
 #[tokio::test]
 async fn the_end_of_an_outage_ends_the_waits_that_it_has_caused() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let (_daemon, requests) = start_daemon(&plane, &proxy).await?;
     let failing = NamespaceFixture::new(&plane, "failing").await?;
@@ -170,7 +170,7 @@ async fn the_end_of_an_outage_ends_the_waits_that_it_has_caused() -> Result<()> 
 /// Lease shows that versions have decreased.
 #[tokio::test]
 async fn changes_after_a_restore_of_etcd_are_observed_without_the_collector() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     // The Lease is held through the restore, however long the servers take to start.
     let flags = [
         "--install-crds",

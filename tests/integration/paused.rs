@@ -10,7 +10,7 @@ use kube::{
     Api,
     api::{ListParams, Patch, PatchParams},
 };
-use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Repeat, eventually};
+use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, PooledPlane, Repeat, eventually};
 use serde_json::json;
 
 use crate::fixtures::{LIMIT, daemon::Daemon, namespace::NamespaceFixture};
@@ -31,12 +31,12 @@ struct PausedLeader {
     proxy: FaultProxy,
     fixture: NamespaceFixture,
     leases: Api<Lease>,
-    _plane: ControlPlane,
+    _plane: PooledPlane,
 }
 
 impl PausedLeader {
     async fn start(name: &str) -> Result<Self> {
-        let plane = ControlPlane::start().await?;
+        let plane = ControlPlane::pooled().await?;
         let proxy = FaultProxy::start(&plane).await?;
         let watches = Matcher::watches().resource("leases");
         proxy.fault(watches, Fault::BlackHole, Repeat::UntilHealed);

@@ -35,7 +35,7 @@ fn requests_by_agent(plane: &ControlPlane) -> Result<BTreeMap<String, BTreeSet<S
 
 #[tokio::test]
 async fn each_request_names_its_component_in_the_user_agent() -> Result<()> {
-    let plane = ControlPlane::builder().audit_policy(policy::REQUESTS).start().await?;
+    let plane = ControlPlane::builder().audit_policy(policy::REQUESTS).pooled().await?;
     let daemon = Daemon::start(&plane, "audited-daemon", &["--install-crds", "--controllers=foo"]).await?;
     daemon.admin.wait_until_ready().await?;
     let fixture = NamespaceFixture::new(&plane, "audited").await?;
@@ -80,7 +80,7 @@ async fn each_request_names_its_component_in_the_user_agent() -> Result<()> {
 
 #[tokio::test]
 async fn controllers_with_the_same_watch_share_one_list_and_one_watch() -> Result<()> {
-    let plane = ControlPlane::builder().audit_policy(policy::REQUESTS).start().await?;
+    let plane = ControlPlane::builder().audit_policy(policy::REQUESTS).pooled().await?;
     let namespace = plane.namespace("twins").await?;
     for name in ["a", "b", "c"] {
         let map: ConfigMap = serde_json::from_value(json!({"metadata": {"name": name}}))?;

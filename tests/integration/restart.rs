@@ -18,7 +18,7 @@ const FIRST: u64 = 5;
 
 #[tokio::test]
 async fn a_killed_daemon_resumes_its_work_after_a_restart() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let statuses = proxy.fault(
         Matcher::writes().resource("foos/status"),

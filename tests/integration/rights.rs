@@ -15,7 +15,7 @@ use crate::fixtures::{daemon::Daemon, namespace::NamespaceFixture, rbac::FooAcco
 
 #[tokio::test]
 async fn a_forbidden_watch_fails_readiness_until_its_rbac_rule_exists() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let account = FooAccount::new(&plane).await?;
     account.grant_all_but_deployments().await?;
     let daemon = Daemon::start_as(&plane, &account.kubeconfig, "poor-daemon", &["-v=4"]).await?;

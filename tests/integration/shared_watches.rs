@@ -45,7 +45,7 @@ fn path(event: &Event) -> String {
 /// Schedules, the TTL controller and the collector read Jobs, each with a projection of its own.
 #[tokio::test]
 async fn every_resource_has_one_watch_and_its_readers_share_the_first_list() -> Result<()> {
-    let plane = ControlPlane::builder().audit_policy(policy::REQUESTS).start().await?;
+    let plane = ControlPlane::builder().audit_policy(policy::REQUESTS).pooled().await?;
     let names: Vec<_> = portreeve::CONTROLLERS.iter().map(|known| known.name).collect();
     let all = format!("--controllers={}", names.join(","));
     let flags = ["--install-crds", "--leader-elect=false", &*all];
@@ -82,7 +82,7 @@ async fn every_resource_has_one_watch_and_its_readers_share_the_first_list() -> 
 /// The preferred version of autoscalers is v2, but an informer reads v1.
 #[tokio::test]
 async fn the_collector_reads_the_version_that_an_informer_reads() -> Result<()> {
-    let plane = ControlPlane::builder().audit_policy(policy::REQUESTS).start().await?;
+    let plane = ControlPlane::builder().audit_policy(policy::REQUESTS).pooled().await?;
     let daemon = InProcess::start(&plane, controllers::AUTOSCALERS_AND_COLLECTOR, &[]).await?;
     let namespace = plane.namespace("versions").await?;
     let maps: Api<ConfigMap> = namespace.api();

@@ -21,7 +21,7 @@ use crate::fixtures::{
 
 #[tokio::test]
 async fn an_undecodable_object_is_reported_and_other_objects_are_reconciled() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let crds: Api<CustomResourceDefinition> = Api::all(plane.client()?);
     crds.create(&PostParams::default(), &loose(&Foo::crd())?).await?;
     let fixture = NamespaceFixture::new(&plane, "undecodable").await?;

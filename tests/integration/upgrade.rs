@@ -14,7 +14,7 @@ use kube::{
     core::{ApiResource, DynamicObject},
 };
 use portreeve_api::{CRONTABS, CRONTABS_V2, Resource};
-use portreeve_testing::{ControlPlane, Namespace, eventually, free_port};
+use portreeve_testing::{ControlPlane, Namespace, PooledPlane, eventually, free_port};
 use serde_json::{Value, json};
 
 use crate::fixtures::{
@@ -28,14 +28,14 @@ const NEXT_MINUTE: Duration = Duration::from_secs(90);
 
 /// A control plane with a daemon whose webhooks the apiserver can call.
 pub(crate) struct Upgrade {
-    pub(crate) plane: ControlPlane,
+    pub(crate) plane: PooledPlane,
     daemon: WebhookDaemon,
     namespace: Namespace,
 }
 
 impl Upgrade {
     pub(crate) async fn start() -> Result<Self> {
-        let plane = ControlPlane::start().await?;
+        let plane = ControlPlane::pooled().await?;
         install_definitions(&plane.client()?).await?;
         let daemon = WebhookDaemon::start(&plane, "upgrade", &["--controllers=crontab"]).await?;
         let namespace = plane.namespace("upgrade").await?;

@@ -6,6 +6,7 @@ mod cycles;
 mod files;
 mod modules;
 mod names;
+mod planes;
 mod purity;
 mod syntax;
 mod targets;

@@ -1,12 +1,13 @@
 //! The control plane: an etcd and a kube-apiserver that start and stop together.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use k8s_openapi::api::core::v1::Namespace as NamespaceObject;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace as NamespaceObject};
 use kube::{Api, Client, Config};
 use rustix::process::Signal;
 use tokio::sync::OnceCell;
@@ -20,11 +21,12 @@ use crate::ports::free_port;
 use crate::process::{Output, Process};
 use crate::scratch::ScratchDir;
 use crate::server::{PortTaken, Probe, ServerProcess, ServerSpec};
+use crate::template;
 
 /// The number of attempts with other ports, in case another process takes a port before the server
 /// binds it.
 const PORT_ATTEMPTS: usize = 5;
-/// How long the apiserver may take, once ready, to create the default namespaces.
+/// How long the apiserver may take, once ready, to create its first objects.
 const NAMESPACE_LIMIT: Duration = Duration::from_secs(30);
 
 /// A real etcd and kube-apiserver. Both stop when this handle is dropped, or when its process ends
@@ -106,6 +108,11 @@ impl Builder {
         self.attempt(&etcd, &apiserver).await
     }
 
+    /// Returns whether a control plane with other options is like one with these.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        self.audit_policy == other.audit_policy && self.apiserver_args == other.apiserver_args
+    }
+
     async fn attempt(&self, etcd: &Path, apiserver: &Path) -> Result<ControlPlane> {
         let scratch = Arc::new(ScratchDir::new()?);
         let etcd_url = format!("http://127.0.0.1:{}", free_port()?);
@@ -148,6 +155,13 @@ impl Builder {
         };
         self.report("Starting etcd (1 of 3).");
         plane.etcd.start().await?;
+        if let Some(template) = template::template() {
+            plane
+                .etcd_api
+                .load(&template)
+                .await
+                .context("failed to write into etcd")?;
+        }
         self.report("Starting kube-apiserver (2 of 3).");
         plane.apiserver.start().await?;
         self.report("Waiting for the default namespace (3 of 3).");
@@ -162,6 +176,8 @@ impl Builder {
         let file = folder.join("audit-policy.yaml");
         fs::write(&file, policy).with_context(|| format!("failed to write {}", file.display()))?;
         let log = folder.join("audit.log");
+        // The apiserver appends to a file that exists, so that it can be emptied.
+        fs::write(&log, "").with_context(|| format!("failed to write {}", log.display()))?;
         args.push(format!("--audit-policy-file={}", file.display()));
         args.push(format!("--audit-log-path={}", log.display()));
         args.push("--audit-log-mode=blocking-strict".to_owned());
@@ -170,7 +186,8 @@ impl Builder {
 }
 
 impl ControlPlane {
-    /// Starts a control plane for one test, for tests that stop, pause or compact it.
+    /// Starts a control plane that ends with the test. Few tests need it: see
+    /// [`ControlPlane::pooled`].
     ///
     /// # Errors
     /// Returns an error if a binary is missing or a server does not become ready. The error
@@ -187,7 +204,7 @@ impl ControlPlane {
     /// Returns the control plane that all tests of a binary share. The first call starts it.
     ///
     /// Tests must not disturb its servers. Give each test its own [`ControlPlane::namespace`], and
-    /// start a separate plane for tests that disturb the servers.
+    /// [`ControlPlane::pooled`] to tests that disturb the servers.
     ///
     /// # Panics
     /// Panics if it cannot be started, because no test of the binary can run without it.
@@ -272,9 +289,11 @@ impl ControlPlane {
     pub async fn store_unchecked(&self, path: &str, object: &serde_json::Value) -> Result<()> {
         let stored = self
             .etcd_api
-            .put(&format!("/registry/{path}"), &object.to_string())
+            .put(format!("/registry/{path}").as_bytes(), object.to_string().as_bytes())
             .await;
-        stored.with_context(|| format!("failed to write {path} into etcd"))
+        stored
+            .map(drop)
+            .with_context(|| format!("failed to write {path} into etcd"))
     }
 
     /// Returns the objects that etcd has, as they are stored. `path` is the plural of the resource,
@@ -302,6 +321,32 @@ impl ControlPlane {
 
     pub(crate) fn access(&self) -> &Credentials {
         &self.access
+    }
+
+    pub(crate) fn etcd_api(&self) -> &Etcd {
+        &self.etcd_api
+    }
+
+    /// Returns the API groups that the apiserver serves, with their versions.
+    pub(crate) async fn groups(&self) -> Result<BTreeSet<String>> {
+        let list = self
+            .client()?
+            .list_api_groups()
+            .await
+            .context("failed to list the API groups")?;
+        let versions = list.groups.into_iter().flat_map(|group| group.versions);
+        Ok(versions.map(|version| version.group_version).collect())
+    }
+
+    /// Waits for the ConfigMap with the authorities of clients, which is created after the
+    /// apiserver reports that it is ready.
+    pub(crate) async fn wait_for_authentication_info(&self) -> Result<()> {
+        let config_maps: Api<ConfigMap> = Api::namespaced(self.client()?, "kube-system");
+        eventually(NAMESPACE_LIMIT, "the authorities of clients", || {
+            config_maps.get("extension-apiserver-authentication")
+        })
+        .await?;
+        Ok(())
     }
 
     /// Waits for the default namespace. The apiserver reports that it is ready before it creates

@@ -1,5 +1,6 @@
 //! Requests to etcd, over its JSON gateway.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -14,6 +15,45 @@ use tokio::time::timeout;
 
 /// The time limit of one request. Compacting a test's revisions takes milliseconds.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+
+/// What all keys of the apiserver begin with.
+const REGISTRY: &str = "/registry/";
+/// The number of operations that etcd accepts in one transaction.
+const MOST_OPERATIONS: usize = 128;
+
+/// A key and its value, which is empty where only keys are read.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Vec<u8>,
+    /// The revision that wrote it.
+    pub(crate) revision: i64,
+}
+
+impl Stored {
+    fn decode(mut found: Value) -> Result<Self> {
+        let mut bytes = |name: &str| match found[name].take() {
+            Value::Null => Ok(Vec::new()),
+            text => serde_json::from_value::<ByteString>(text).map(|bytes| bytes.0),
+        };
+        Ok(Self {
+            key: bytes("key")?,
+            value: bytes("value")?,
+            revision: revision(&found["mod_revision"])?,
+        })
+    }
+}
+
+fn key_value(key: &[u8], value: &[u8]) -> Value {
+    let [key, value] = [key, value].map(|bytes| ByteString(bytes.into()));
+    json!({"key": key, "value": value})
+}
+
+fn revision(value: &Value) -> Result<i64> {
+    let text = value.as_str().context("etcd's response contains no revision")?;
+    text.parse()
+        .with_context(|| format!("failed to parse etcd's revision {text:?}"))
+}
 
 /// An etcd endpoint. Each request opens a new connection, so any runtime may use it.
 #[derive(Clone, Debug)]
@@ -37,40 +77,71 @@ impl Etcd {
         let response = self
             .call(Method::POST, "/v3/kv/range", Some(json!({"key": "AA=="})))
             .await?;
-        let revision = response["header"]["revision"]
-            .as_str()
-            .context("etcd's response contains no revision")?;
+        let current = revision(&response["header"]["revision"])?;
         self.call(
             Method::POST,
             "/v3/kv/compaction",
-            Some(json!({"revision": revision, "physical": true})),
+            Some(json!({"revision": current.to_string(), "physical": true})),
         )
         .await?;
-        revision
-            .parse()
-            .with_context(|| format!("failed to parse etcd's revision {revision:?}"))
-    }
-
-    /// Writes a value.
-    pub(crate) async fn put(&self, key: &str, value: &str) -> Result<()> {
-        let [key, value] = [key, value].map(|text| ByteString(text.into()));
-        let body = json!({"key": key, "value": value});
-        self.call(Method::POST, "/v3/kv/put", Some(body)).await.map(drop)
+        Ok(current)
     }
 
     /// Returns the values of the keys that begin with `prefix`, in the order of the keys.
     pub(crate) async fn values(&self, prefix: &str) -> Result<Vec<Vec<u8>>> {
+        let found = self.range(prefix, false).await?;
+        Ok(found.into_iter().map(|stored| stored.value).collect())
+    }
+
+    /// Returns all that the apiserver has stored.
+    pub(crate) async fn entries(&self) -> Result<Vec<Stored>> {
+        self.range(REGISTRY, false).await
+    }
+
+    /// Returns all keys of the apiserver, and the revision that wrote each.
+    pub(crate) async fn revisions(&self) -> Result<BTreeMap<Vec<u8>, i64>> {
+        let found = self.range(REGISTRY, true).await?;
+        Ok(found.into_iter().map(|stored| (stored.key, stored.revision)).collect())
+    }
+
+    /// Writes a value, and returns the revision.
+    pub(crate) async fn put(&self, key: &[u8], value: &[u8]) -> Result<i64> {
+        let response = self
+            .call(Method::POST, "/v3/kv/put", Some(key_value(key, value)))
+            .await?;
+        revision(&response["header"]["revision"])
+    }
+
+    /// Removes a key, if it exists.
+    pub(crate) async fn delete(&self, key: &[u8]) -> Result<()> {
+        let body = json!({"key": ByteString(key.into())});
+        self.call(Method::POST, "/v3/kv/deleterange", Some(body))
+            .await
+            .map(drop)
+    }
+
+    /// Writes values at once, before the apiserver starts.
+    pub(crate) async fn load(&self, entries: &[Stored]) -> Result<()> {
+        for batch in entries.chunks(MOST_OPERATIONS) {
+            let operations = batch
+                .iter()
+                .map(|stored| json!({"requestPut": key_value(&stored.key, &stored.value)}));
+            let body = json!({"success": operations.collect::<Vec<_>>()});
+            self.call(Method::POST, "/v3/kv/txn", Some(body)).await?;
+        }
+        Ok(())
+    }
+
+    async fn range(&self, prefix: &str, keys_only: bool) -> Result<Vec<Stored>> {
         // The first key that does not begin with the prefix. No key contains its last byte, 255.
         let end = [prefix.as_bytes(), &[u8::MAX]].concat();
         let [key, end] = [prefix.into(), end].map(ByteString);
-        let body = json!({"key": key, "range_end": end});
-        let response = self.call(Method::POST, "/v3/kv/range", Some(body)).await?;
-        let found = response["kvs"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let decode = |found: &Value| {
-            let value: ByteString = serde_json::from_value(found["value"].clone())?;
-            anyhow::Ok(value.0)
+        let body = json!({"key": key, "range_end": end, "keys_only": keys_only});
+        let mut response = self.call(Method::POST, "/v3/kv/range", Some(body)).await?;
+        let Value::Array(found) = response["kvs"].take() else {
+            return Ok(Vec::new());
         };
-        found.iter().map(decode).collect()
+        found.into_iter().map(Stored::decode).collect()
     }
 
     async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value> {

@@ -2,6 +2,7 @@
 //! up in every case.
 //!
 //! - [`ControlPlane`] starts both from the binaries that `make control-plane` builds.
+//! - [`PooledPlane`] is one that the tests of a binary use one after the other.
 //! - [`Process`] supervises any program, such as the daemon under test.
 //! - [`FaultProxy`] is a proxy for the apiserver that injects faults on request.
 //! - [`eventually`] polls for a condition with a time limit.
@@ -22,12 +23,14 @@ mod corpus;
 mod credentials;
 mod etcd;
 mod eventually;
+mod pool;
 mod ports;
 mod process;
 mod proxy;
 mod scratch;
 mod server;
 mod slow_clients;
+mod template;
 mod webhook_server;
 
 pub use access::Namespace;
@@ -36,6 +39,7 @@ pub use authority::{Authority, IssuedCertificate};
 pub use control_plane::{Builder, ControlPlane};
 pub use corpus::Corpus;
 pub use eventually::{PollResult, eventually};
+pub use pool::PooledPlane;
 pub use ports::free_port;
 pub use process::Process;
 pub use proxy::{BodyFault, CannedResponse, Fault, FaultProxy, Matcher, Repeat, RequestCounter};

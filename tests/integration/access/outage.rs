@@ -8,7 +8,7 @@ use crate::fixtures::daemon::Daemon;
 
 #[tokio::test]
 async fn while_the_apiserver_is_away_cached_answers_count_and_nothing_else_is_open() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let system = plane.namespace("access").await?;
     let flags = [
         NOTHING,

@@ -12,7 +12,7 @@ use kube::{
     core::Status,
 };
 use portreeve_api::{CRONTAB_POLICIES, CRONTABS, FOOS, Resource};
-use portreeve_testing::{ControlPlane, Namespace, eventually};
+use portreeve_testing::{ControlPlane, Namespace, PooledPlane, eventually};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
@@ -35,7 +35,7 @@ pub(super) type Written = Result<Value, Box<Status>>;
 
 /// The control plane of the table, and its namespaces.
 pub(crate) struct Environment {
-    plane: ControlPlane,
+    plane: PooledPlane,
     _daemon: WebhookDaemon,
     open: String,
     limited: String,
@@ -70,7 +70,7 @@ pub(crate) async fn environment() -> Result<&'static Environment> {
 }
 
 async fn start() -> Result<Environment> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let client = plane.client()?;
     install_definitions(&client).await?;
     install_policies(&client).await?;

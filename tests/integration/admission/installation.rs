@@ -64,7 +64,7 @@ impl Writer {
 /// docs/policies.md describes this order.
 #[tokio::test]
 async fn no_write_is_rejected_when_definitions_come_first_and_crontab_policies_last() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let client = client_without_retries(&plane)?;
     install_definitions(&client).await?;
     let team = plane.namespace("team").await?;
@@ -85,7 +85,7 @@ async fn no_write_is_rejected_when_definitions_come_first_and_crontab_policies_l
 /// An upgrade from a version without CronTabPolicies, without its definitions.
 #[tokio::test]
 async fn policies_without_the_definition_of_their_parameters_reject_every_crontab() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let client = client_without_retries(&plane)?;
     install_definitions(&client).await?;
     delete_parameters(&client).await?;
@@ -116,7 +116,7 @@ async fn policies_without_the_definition_of_their_parameters_reject_every_cronta
 /// docs/policies.md warns of it.
 #[tokio::test]
 async fn limits_are_lost_with_their_definition_until_the_apiserver_restarts() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let client = client_without_retries(&plane)?;
     install_definitions(&client).await?;
     install_policies(&client).await?;
@@ -153,7 +153,7 @@ async fn delete_parameters(client: &Client) -> Result<()> {
 /// The documented order avoids this response of the apiserver.
 #[tokio::test]
 async fn a_mutating_policy_on_a_new_definition_answers_503_at_first() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let client = client_without_retries(&plane)?;
     let force = PatchParams::apply("an-administrator").force();
     let documents = printed(&["policies", "--controllers=crontab"])?;

@@ -7,7 +7,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use portreeve_api::{CRONTABS, CRONTABS_V2};
-use portreeve_testing::{ControlPlane, Namespace, eventually};
+use portreeve_testing::{ControlPlane, Namespace, PooledPlane, eventually};
 use serde_json::{Value, json};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -33,8 +33,8 @@ async fn store_v2(plane: &ControlPlane) -> Result<()> {
 }
 
 /// Starts a control plane that stores v2, with a namespace.
-async fn control_plane(prefix: &str) -> Result<(ControlPlane, Namespace)> {
-    let plane = ControlPlane::start().await?;
+async fn control_plane(prefix: &str) -> Result<(PooledPlane, Namespace)> {
+    let plane = ControlPlane::pooled().await?;
     install_definitions(&plane.client()?).await?;
     store_v2(&plane).await?;
     let namespace = plane.namespace(prefix).await?;
@@ -136,7 +136,7 @@ async fn the_definition_of_v2_rejects_what_can_never_work() -> Result<()> {
 
 #[tokio::test]
 async fn defaults_agree_in_both_versions() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     install_definitions(&plane.client()?).await?;
     let namespace = plane.namespace("defaults").await?;
     let old = dry_run(namespace.client(), namespace.name(), &rows::crontab("a", json!({}))).await??;

@@ -65,7 +65,7 @@ async fn ensure_repaired(bundles: &Bundles, authority: &str) -> Result<()> {
 /// The account has the printed permissions and no others.
 #[tokio::test]
 async fn the_leader_sets_and_repairs_ca_bundles_and_nothing_else() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let (objects, bundles) = (Objects::new(&plane.client()?), Bundles::new(plane.client()?));
     objects.create_namespace().await?;
     bundles.create().await?;
@@ -108,7 +108,7 @@ async fn the_leader_sets_and_repairs_ca_bundles_and_nothing_else() -> Result<()>
 /// The account may read every definition, but not write the one that converts.
 #[tokio::test]
 async fn a_bundle_that_may_not_be_written_delays_no_other() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let (objects, bundles) = (Objects::new(&plane.client()?), Bundles::new(plane.client()?));
     objects.create_namespace().await?;
     objects.create_config_map().await?;
@@ -136,7 +136,7 @@ async fn a_bundle_that_may_not_be_written_delays_no_other() -> Result<()> {
 /// another manager. So it must be removed before.
 #[tokio::test]
 async fn webhooks_can_be_added_and_removed() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let (objects, bundles) = (Objects::new(&plane.client()?), Bundles::new(plane.client()?));
     objects.create_namespace().await?;
     bundles.create().await?;

@@ -15,7 +15,7 @@ const AHEAD: Duration = Duration::from_hours(365 * 24);
 
 #[tokio::test]
 async fn a_leader_issues_nothing_until_its_clock_is_right() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let objects = Objects::new(&plane.client()?);
     objects.create_namespace().await?;
     objects.create_secret().await?;

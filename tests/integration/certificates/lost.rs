@@ -13,7 +13,7 @@ use crate::fixtures::{LIMIT, daemon::Daemon, rbac::restricted_kubeconfig};
 
 #[tokio::test]
 async fn a_lost_secret_is_recreated_and_bundles_keep_their_ca() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let (objects, bundles) = (Objects::new(&plane.client()?), Bundles::new(plane.client()?));
     objects.create_namespace().await?;
     objects.create_config_map().await?;

@@ -17,7 +17,7 @@ use http::{Request, StatusCode};
 use kube::{Client, client::Body};
 use parking_lot::Mutex;
 use portreeve_api::CRONTABS;
-use portreeve_testing::{ControlPlane, Signal, eventually, free_port};
+use portreeve_testing::{ControlPlane, PooledPlane, Signal, eventually, free_port};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde_json::{Value, json};
 use tokio::{task::JoinSet, time::timeout};
@@ -71,7 +71,7 @@ struct Replica {
 
 /// Three replicas behind a balancer.
 struct Replicas {
-    plane: Arc<ControlPlane>,
+    plane: Arc<PooledPlane>,
     trigger: Trigger,
     balancer: Arc<Balancer>,
     /// The oldest first.
@@ -80,7 +80,7 @@ struct Replicas {
 }
 
 impl Replicas {
-    async fn start(plane: Arc<ControlPlane>, trigger: Trigger) -> Result<Self> {
+    async fn start(plane: Arc<PooledPlane>, trigger: Trigger) -> Result<Self> {
         let client = plane.client()?;
         install_definitions(&client).await?;
         let objects = Objects::new(&client);
@@ -290,7 +290,7 @@ async fn no_write_is_rejected_while_certificates_rotate_and_replicas_are_replace
         Ok("time") => Trigger::Age,
         Ok(other) => bail!("ROTATE_BY={other} is not supported; use time"),
     };
-    let plane = Arc::new(ControlPlane::start().await?);
+    let plane = Arc::new(ControlPlane::pooled().await?);
     let client = plane.client()?;
     let mut replicas = Replicas::start(Arc::clone(&plane), trigger).await?;
     for number in 0..WRITERS {

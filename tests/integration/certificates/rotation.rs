@@ -33,7 +33,7 @@ const ALL: [&str; 3] = [DEFAULTS, CHECKS, CONVERTED];
 /// shorter time, so that the test ends.
 #[tokio::test]
 async fn a_second_replica_finishes_the_rotation() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let (objects, bundles) = (Objects::new(&plane.client()?), Bundles::new(plane.client()?));
     objects.create_namespace().await?;
     objects.create_config_map().await?;
@@ -93,7 +93,7 @@ fn ensure_accepted(certificate: &[u8], bundle: &str, now: Timestamp) -> Result<(
 /// those of clients differ from the true time by five.
 #[tokio::test]
 async fn certificates_of_an_hour_are_accepted_while_clocks_differ_by_minutes() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let (objects, bundles) = (Objects::new(&plane.client()?), Bundles::new(plane.client()?));
     objects.create_namespace().await?;
     bundles.create().await?;

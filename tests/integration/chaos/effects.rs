@@ -145,7 +145,7 @@ fn effects(plane: &ControlPlane, namespace: &str) -> Result<Vec<Event>> {
 
 #[tokio::test]
 async fn a_daemon_killed_after_each_effect_completes_its_work_without_duplicates() -> Result<()> {
-    let plane = ControlPlane::builder().audit_policy(policy::WRITES).start().await?;
+    let plane = ControlPlane::builder().audit_policy(policy::WRITES).pooled().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let Account { kubeconfig, .. } = Account::of(&plane, &proxy, &[]).await?;
     let flags = [&*ALL_CONTROLLERS, "--install-crds"];

@@ -71,7 +71,7 @@ async fn run_round(work: &mut Work, proxy: &FaultProxy) -> Result<()> {
 
 #[tokio::test]
 async fn resource_usage_does_not_grow_under_faults() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let Account { kubeconfig, .. } = Account::of(&plane, &proxy, &[]).await?;
     let flags = [&[ALL_CONTROLLERS.as_str()], &FLAGS[..]].concat();

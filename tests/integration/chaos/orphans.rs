@@ -27,7 +27,7 @@ const FLAGS: &[&str] = &[
 
 #[tokio::test]
 async fn a_worker_waiting_for_other_orphanings_is_not_reported_as_stuck() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let dynamic_client = DynamicClient::new(&plane, "orphans").await?;
     let mut expected_objects = ExpectedObjects::default();

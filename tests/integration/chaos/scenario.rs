@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
 use portreeve_reconcile::Clock;
-use portreeve_testing::{ControlPlane, FaultProxy, Namespace, eventually};
+use portreeve_testing::{ControlPlane, FaultProxy, Namespace, PooledPlane, eventually};
 
 use super::{
     health_monitor::HealthMonitor,
@@ -46,7 +46,7 @@ pub(super) struct Scenario {
     pub(super) work: Work,
     pub(super) account: Account,
     pub(super) proxy: FaultProxy,
-    pub(super) plane: ControlPlane,
+    pub(super) plane: PooledPlane,
     /// The number of tasks before the first fault.
     tasks: usize,
 }
@@ -63,7 +63,7 @@ impl Scenario {
         flags: &'static [&'static str],
         change: impl AsyncFnOnce(&Account) -> Result<()>,
     ) -> Result<Self> {
-        let plane = ControlPlane::builder().audit_policy(policy::WRITES).start().await?;
+        let plane = ControlPlane::builder().audit_policy(policy::WRITES).pooled().await?;
         let proxy = FaultProxy::start(&plane).await?;
         let account = Account::of(&plane, &proxy, flags).await?;
         change(&account).await?;

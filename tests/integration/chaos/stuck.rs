@@ -16,7 +16,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::test]
 async fn a_hanging_call_fails_only_the_check_of_its_controller() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let account = Account::of(&plane, &proxy, &["--controller-stuck-timeout=3s"]).await?;
     let clock = OffsetClock::new();

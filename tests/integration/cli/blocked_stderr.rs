@@ -125,7 +125,7 @@ async fn overflow(admin: &Admin) -> Result<f64> {
 #[tokio::test]
 async fn a_blocked_stderr_delays_neither_reconciles_nor_the_exit() -> Result<()> {
     const FOOS: usize = 60;
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let pipe = FullPipe::new().await?;
     let flags = ["--controllers=foo", "--install-crds", "-v=4"];
     let (process, admin) = pipe.daemon(&plane, "blocked", &flags).await?;

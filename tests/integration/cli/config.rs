@@ -139,7 +139,7 @@ fn commands_that_print_and_exit_check_the_config_file() -> Result<()> {
 
 #[tokio::test]
 async fn a_daemon_uses_its_config_file_and_flags_override_it() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let folder = TempDir::new()?;
     let body = format!(
         "{OPEN}controllers: [foo]\ninstallCrds: true\nleaderElect: false\ndryRun: true\nv: 3\nconcurrentFooSyncs: 2\n"

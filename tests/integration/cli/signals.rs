@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use http::StatusCode;
-use portreeve_testing::{ControlPlane, Signal};
+use portreeve_testing::{ControlPlane, PooledPlane, Signal};
 use tokio::time::Instant;
 
 use crate::fixtures::{
@@ -23,11 +23,11 @@ struct BusyDaemon {
     fixture: NamespaceFixture,
     write: HeldWrite,
     _gate: AdmissionGate,
-    _plane: ControlPlane,
+    _plane: PooledPlane,
 }
 
 async fn start_busy_daemon(name: &str, flags: &[&str]) -> Result<BusyDaemon> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let flags: Vec<&str> = ["--install-crds"].iter().chain(flags).copied().collect();
     let daemon = Daemon::start(&plane, name, &flags).await?;
     daemon.admin.wait_until_ready().await?;
@@ -122,7 +122,7 @@ async fn a_second_signal_ends_the_daemon_at_once() -> Result<()> {
 
 #[tokio::test]
 async fn a_signal_stops_the_daemon_while_it_waits_for_the_apiserver() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     plane.apiserver().stop().await?;
     let daemon = Daemon::start(&plane, "waiting-daemon", &[]).await?;
     daemon.wait_for_line(&["waiting for the apiserver"]).await?;

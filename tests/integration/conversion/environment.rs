@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use portreeve_api::{CRONTABS, CRONTABS_V2, Resource};
-use portreeve_testing::ControlPlane;
+use portreeve_testing::{ControlPlane, PooledPlane};
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
@@ -17,12 +17,12 @@ pub(super) const BOTH: [&Resource; 2] = [&CRONTABS, &CRONTABS_V2];
 pub(super) struct Environment {
     // The daemon is dropped before the control plane.
     pub(super) daemon: WebhookDaemon,
-    pub(super) plane: ControlPlane,
+    pub(super) plane: PooledPlane,
 }
 
 impl Environment {
     /// Starts both. CronTabs are stored in this version. The daemon has these additional flags.
-    pub(super) async fn start(plane: ControlPlane, stored: &Resource, flags: &[&str]) -> Result<Self> {
+    pub(super) async fn start(plane: PooledPlane, stored: &Resource, flags: &[&str]) -> Result<Self> {
         install_definitions(&plane.client()?).await?;
         let flags: Vec<_> = ["--controllers=crontab"].iter().chain(flags).copied().collect();
         let daemon = WebhookDaemon::start(&plane, "converter", &flags).await?;
@@ -37,7 +37,7 @@ pub(super) async fn shared(stored: &Resource) -> Result<&'static Environment> {
     static V1: OnceCell<Environment> = OnceCell::const_new();
     static V2: OnceCell<Environment> = OnceCell::const_new();
     let cell = if *stored == CRONTABS { &V1 } else { &V2 };
-    cell.get_or_try_init(async || Environment::start(ControlPlane::start().await?, stored, &["--dry-run"]).await)
+    cell.get_or_try_init(async || Environment::start(ControlPlane::pooled().await?, stored, &["--dry-run"]).await)
         .await
 }
 

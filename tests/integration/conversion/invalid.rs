@@ -99,7 +99,7 @@ async fn store_invalid(environment: &Environment, crontabs: &CronTabs) -> Result
 #[tokio::test]
 async fn invalid_objects_are_converted_and_hide_no_others() -> Result<()> {
     for stored in BOTH {
-        let environment = Environment::start(ControlPlane::start().await?, stored, &["--dry-run"]).await?;
+        let environment = Environment::start(ControlPlane::pooled().await?, stored, &["--dry-run"]).await?;
         let crontabs = CronTabs::of(&environment.plane.namespace("invalid").await?);
         store_invalid(&environment, &crontabs).await?;
         crontabs.create(&CRONTABS, &v1("good", json!({}))).await?;

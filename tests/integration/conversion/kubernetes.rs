@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use http::{Method, StatusCode};
 use kube::CustomResourceExt;
 use portreeve_api::{CRONTABS, CRONTABS_V2, CronTab, Resource};
-use portreeve_testing::{ControlPlane, eventually};
+use portreeve_testing::{ControlPlane, PooledPlane, eventually};
 use serde_json::{Value, json};
 
 use super::{
@@ -20,17 +20,17 @@ use crate::fixtures::{
 
 #[tokio::test]
 async fn test_webhook_converter_with_watch_cache() -> Result<()> {
-    convert(ControlPlane::start().await?).await
+    convert(ControlPlane::pooled().await?).await
 }
 
 #[tokio::test]
 async fn test_webhook_converter_without_watch_cache() -> Result<()> {
     let plane = ControlPlane::builder().apiserver_arg("--watch-cache=false");
-    convert(plane.start().await?).await
+    convert(plane.pooled().await?).await
 }
 
 /// Runs all cases, each with objects of its own.
-async fn convert(plane: ControlPlane) -> Result<()> {
+async fn convert(plane: PooledPlane) -> Result<()> {
     let environment = Environment::start(plane, &CRONTABS, &["--dry-run"]).await?;
     validate_storage_version(&environment).await?;
     validate_served(&environment).await?;

@@ -309,13 +309,17 @@ async fn edits_in_v1_drop_what_depends_on_the_edited_field() -> Result<()> {
 /// One object that cannot be converted would fail every list. etcd stores at most 1.5 MiB.
 #[tokio::test]
 async fn the_largest_object_is_converted() -> Result<()> {
+    const ARGUMENTS: usize = 21_000;
     with_either_storage("large", async |crontabs| {
-        let container = json!({"name": "main", "image": "example.com/a:1", "args": vec!["a"; 340_000]});
+        let container = json!({"name": "main", "image": "example.com/a:1", "args": vec!["a".repeat(64); ARGUMENTS]});
         let template = json!({"jobTemplate": {"containers": [container]}});
         crontabs.create(&CRONTABS, &v1("large", template)).await?;
         let listed = crontabs.list(&CRONTABS_V2).await?;
         let args = listed[0].pointer("/spec/template/spec/template/spec/containers/0/args");
-        ensure!(args.and_then(Value::as_array).is_some_and(|args| args.len() == 340_000));
+        ensure!(
+            args.and_then(Value::as_array)
+                .is_some_and(|args| args.len() == ARGUMENTS)
+        );
         crontabs.list(&CRONTABS).await?;
         crontabs.delete(&CRONTABS, "large").await
     })

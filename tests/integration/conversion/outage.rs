@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use kube::{Api, CustomResourceExt, ResourceExt, api::ListParams};
 use portreeve_api::{CRONTABS, CRONTABS_V2, CronTab, Resource};
-use portreeve_testing::{ControlPlane, Namespace, WebhookServer, eventually, free_port};
+use portreeve_testing::{ControlPlane, Namespace, PooledPlane, WebhookServer, eventually, free_port};
 use serde_json::{Value, json};
 
 use super::environment::BOTH;
@@ -38,12 +38,12 @@ struct Converting {
     /// The next time at which the CronTabs are due.
     due: Timestamp,
     port: u16,
-    plane: ControlPlane,
+    plane: PooledPlane,
 }
 
 impl Converting {
     async fn start(stored: &Resource) -> Result<Self> {
-        let plane = ControlPlane::start().await?;
+        let plane = ControlPlane::pooled().await?;
         install_definitions(&plane.client()?).await?;
         let (clock, port) = (OffsetClock::new(), free_port()?);
         let due = next_minute(Timestamp::now(), STEP);

@@ -68,7 +68,7 @@ async fn call(
 /// Labels and annotations of the converted object are kept, and nothing else of its metadata.
 #[tokio::test]
 async fn metadata_mutating() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let (crontabs, definition) = crontabs(&plane).await?;
     let server = WebhookServer::start(
         plane.authority(),
@@ -128,7 +128,7 @@ async fn metadata_uid_mutating_empty_response_failure_message_and_unhandled() ->
     // With a watch cache, the apiserver answers a list only once it has converted all objects.
     let plane = ControlPlane::builder()
         .apiserver_arg("--watch-cache=false")
-        .start()
+        .pooled()
         .await?;
     let (crontabs, definition) = crontabs(&plane).await?;
     for (group, reason) in [
@@ -177,7 +177,7 @@ async fn metadata_uid_mutating_empty_response_failure_message_and_unhandled() ->
 /// Our webhook says why it cannot convert, so that the client sees it.
 #[tokio::test]
 async fn a_version_that_our_webhook_does_not_know_is_an_error_with_its_name() -> Result<()> {
-    let environment = Environment::start(ControlPlane::start().await?, &CRONTABS, &["--dry-run"]).await?;
+    let environment = Environment::start(ControlPlane::pooled().await?, &CRONTABS, &["--dry-run"]).await?;
     let crontabs = CronTabs::of(&environment.plane.namespace("unknown").await?);
     crontabs.create(&CRONTABS, &v1("marker", json!({}))).await?;
     let definition = Definition::of(&crontabs.client, CronTab::crd_name());
@@ -212,7 +212,7 @@ async fn a_version_that_our_webhook_does_not_know_is_an_error_with_its_name() ->
 /// As long as everybody uses the version that is stored, the webhook is neither called nor needed.
 #[tokio::test]
 async fn test_webhook_not_called_for_unused_versions() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let (crontabs, definition) = crontabs(&plane).await?;
     let server = WebhookServer::start(plane.authority(), |_| None).await?;
     definition
@@ -252,7 +252,7 @@ async fn test_webhook_not_called_for_unused_versions() -> Result<()> {
 /// and a correct bundle repairs it.
 #[tokio::test]
 async fn test_webhook_conversion_whitespace_ca_bundle_etcd_bypass() -> Result<()> {
-    let environment = Environment::start(ControlPlane::start().await?, &CRONTABS, &["--dry-run"]).await?;
+    let environment = Environment::start(ControlPlane::pooled().await?, &CRONTABS, &["--dry-run"]).await?;
     let Environment { daemon, plane } = &environment;
     let crontabs = CronTabs::of(&plane.namespace("whitespace").await?);
     crontabs.create(&CRONTABS, &v1("marker", json!({}))).await?;

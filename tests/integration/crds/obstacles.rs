@@ -12,7 +12,7 @@ use kube::{
     core::ApiResource,
 };
 use portreeve_api::{CronTab, Foo};
-use portreeve_testing::{ControlPlane, eventually};
+use portreeve_testing::{ControlPlane, PooledPlane, eventually};
 use serde_json::{Value, json};
 
 use crate::fixtures::{LIMIT, daemon::Daemon, namespace::NamespaceFixture};
@@ -43,14 +43,14 @@ fn documented_crontabs() -> Value {
 }
 
 struct Cluster {
-    plane: ControlPlane,
+    plane: PooledPlane,
     client: Client,
     crds: Api<CustomResourceDefinition>,
 }
 
 impl Cluster {
     async fn start() -> Result<Self> {
-        let plane = ControlPlane::start().await?;
+        let plane = ControlPlane::pooled().await?;
         let client = plane.client()?;
         let crds = Api::all(client.clone());
         Ok(Self { plane, client, crds })

@@ -18,7 +18,7 @@ use kube::{
 };
 use portreeve_garbagecollector::LeaseAnnotations;
 use portreeve_reconcile::{Controller, ControllerFailure, Descriptor, Registrations, Shutdown, SystemClock};
-use portreeve_testing::{ControlPlane, Signal, eventually};
+use portreeve_testing::{ControlPlane, PooledPlane, Signal, eventually};
 use serde_json::{Value, json};
 use tokio::time::{Instant, interval, timeout};
 
@@ -93,7 +93,7 @@ impl Controller for AnnotationController {
 
 /// A control plane for one test.
 struct AnnotationEnvironment {
-    plane: ControlPlane,
+    plane: PooledPlane,
     leases: Api<Lease>,
 }
 
@@ -129,7 +129,7 @@ impl Replica {
 
 impl AnnotationEnvironment {
     async fn new() -> Result<Self> {
-        let plane = ControlPlane::start().await?;
+        let plane = ControlPlane::pooled().await?;
         let leases = Api::namespaced(plane.client()?, "kube-system");
         Ok(Self { plane, leases })
     }

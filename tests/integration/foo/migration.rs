@@ -140,7 +140,7 @@ fn managers(deployment: &Deployment) -> Vec<(String, String)> {
 
 #[tokio::test]
 async fn sample_controller_is_replaced_in_place() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let fixture = NamespaceFixture::new(&plane, "migrated").await?;
     install_definition(fixture.namespace.client()).await?;
     let sample = SampleController::new(&fixture);

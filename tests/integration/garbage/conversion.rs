@@ -18,7 +18,7 @@ use crate::fixtures::{
 
 #[tokio::test]
 async fn test_cascading_delete_on_crd_conversion_failure() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let dynamic_client = DynamicClient::new(&plane, "gc-cache-sync-fail").await?;
     let crd = TestCrd::namespaced(&dynamic_client).await?;
     dynamic_client.create(crd.instance("test")).await?;
@@ -77,7 +77,7 @@ async fn wait_until_reported(daemon: &Daemon, resource: &str) -> Result<()> {
 /// whether the daemon was started before or after it broke.
 #[tokio::test]
 async fn everything_else_works_while_somebodys_conversion_is_broken() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let dynamic_client = DynamicClient::new(&plane, "somebody").await?;
     let crd = TestCrd::namespaced(&dynamic_client).await?;
     // An orphan deletion must record its owner in the annotation of the Lease.

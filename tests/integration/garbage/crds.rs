@@ -53,7 +53,7 @@ async fn objects_of_a_new_crd_are_collectable_within_a_second() -> Result<()> {
 
 #[tokio::test]
 async fn silent_watches_are_reported_as_stale_until_they_receive_data() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "deaf")?;
     let collector = Collector::start_as(&plane, &kubeconfig, "deaf", &["--watch-idle-timeout=3s"]).await?;
@@ -82,7 +82,7 @@ async fn silent_watches_are_reported_as_stale_until_they_receive_data() -> Resul
 
 #[tokio::test]
 async fn watches_of_quiet_resources_are_restarted_without_log_messages() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "quiet")?;
     let watches = proxy.count(Matcher::watches().resource("podtemplates"));
@@ -98,7 +98,7 @@ async fn watches_of_quiet_resources_are_restarted_without_log_messages() -> Resu
 
 #[tokio::test]
 async fn watches_of_a_removed_crd_end_soon_without_warnings() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "definitions")?;
     let collector = Collector::start_as(&plane, &kubeconfig, "collector", &[]).await?;
@@ -168,7 +168,7 @@ async fn gauge(collector: &Collector, resource: &str) -> Result<Option<String>> 
 /// objects, so the dependents are kept until the apiserver answers for the owner itself.
 #[tokio::test]
 async fn dependents_of_a_deleted_crd_are_kept_until_a_read_of_the_owner_proves_it_absent() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "removed")?;
     for is_namespaced in [true, false] {
@@ -277,7 +277,7 @@ async fn dependents_are_kept_when_a_deletion_of_the_collection_removes_their_own
 /// Somebody removes the finalizer of the CRD.
 #[tokio::test]
 async fn dependents_are_kept_when_the_finalizer_of_their_owners_crd_is_removed() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let certificate = fs::read(plane.folder().join("apiserver.crt"))?;
     let collector = Collector::start(&plane, &[]).await?;
     for is_namespaced in [true, false] {
@@ -299,7 +299,7 @@ async fn dependents_are_kept_when_the_finalizer_of_their_owners_crd_is_removed()
 /// show it.
 #[tokio::test]
 async fn dependents_of_a_crd_that_was_deleted_before_the_start_are_reported() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let dynamic_client = DynamicClient::new(&plane, "gc-crd-away").await?;
     let crd = TestCrd::namespaced(&dynamic_client).await?;
     let owner = dynamic_client.create(crd.instance("owner")).await?;

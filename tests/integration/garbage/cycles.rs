@@ -59,7 +59,7 @@ async fn wait_for_event(dynamic_client: &DynamicClient, members: &[DynamicObject
 /// The collector starts when all of them wait, so it cannot delete a member before.
 #[tokio::test]
 async fn owners_in_foreground_deletion_that_block_each_other_are_deleted() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let dynamic_client = DynamicClient::new(&plane, "gc-cycles").await?;
     let mut cycles = Vec::new();
     for size in 1..=3 {

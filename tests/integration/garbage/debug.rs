@@ -217,7 +217,7 @@ async fn debug_pages_require_authorization() -> Result<()> {
 
 #[tokio::test]
 async fn observe_mode_records_decisions_and_writes_nothing() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let dynamic_client = DynamicClient::new(&plane, "gc-observe").await?;
     let mut ownership_tree = OwnershipTree::build(
         &dynamic_client,
@@ -268,7 +268,7 @@ async fn all(dynamic_client: &DynamicClient) -> Result<Vec<(Option<String>, Opti
 
 #[tokio::test]
 async fn ignored_resources_are_neither_watched_nor_collected() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let dynamic_client = DynamicClient::new(&plane, "gc-ignored").await?;
     let ignored = "--gc-ignore-resources=events,events.events.k8s.io,secrets";
     let collector = Collector::start(&plane, &[ignored]).await?;

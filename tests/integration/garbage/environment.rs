@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use portreeve_testing::{ControlPlane, FaultProxy, Matcher, Repeat, RequestCounter};
+use portreeve_testing::{ControlPlane, FaultProxy, Matcher, PooledPlane, Repeat, RequestCounter};
 
 use super::{
     collector::{CONTROLLER, Collector},
@@ -43,7 +43,7 @@ pub(super) struct CollectorCluster {
     /// A kubeconfig through the proxy, for an account with exactly the permissions that
     /// `portreeve rbac` prints.
     pub(super) kubeconfig: PathBuf,
-    pub(super) plane: ControlPlane,
+    pub(super) plane: PooledPlane,
 }
 
 impl CollectorEnvironment {
@@ -82,11 +82,11 @@ impl CollectorEnvironment {
 
 impl CollectorCluster {
     pub(super) async fn new(name: &str) -> Result<Self> {
-        Self::on(ControlPlane::start().await?, name).await
+        Self::on(ControlPlane::pooled().await?, name).await
     }
 
     /// Creates the cluster on a control plane.
-    pub(super) async fn on(plane: ControlPlane, name: &str) -> Result<Self> {
+    pub(super) async fn on(plane: PooledPlane, name: &str) -> Result<Self> {
         let dynamic_client = DynamicClient::new(&plane, name).await?;
         let ownership_tree = OwnershipTree::build(&dynamic_client, "first", &POLICIES).await?;
         let proxy = FaultProxy::start(&plane).await?;

@@ -98,7 +98,7 @@ async fn test_double_deletion_with_finalizer() -> Result<()> {
 
 #[tokio::test]
 async fn test_blocking_owner_ref_does_block() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let dynamic_client = DynamicClient::new(&plane, "foo").await?;
     let doomed = dynamic_client.create(replication_controller("test.rc.1")).await?;
     let pod = pod("pod").blocking(&doomed, true).finalizer(UNHANDLED);

@@ -9,7 +9,7 @@ use kube::{
     Api, ResourceExt,
     api::{DynamicObject, Patch, PatchParams},
 };
-use portreeve_testing::{CannedResponse, ControlPlane, FaultProxy, Matcher, Repeat, eventually};
+use portreeve_testing::{CannedResponse, ControlPlane, FaultProxy, Matcher, PooledPlane, Repeat, eventually};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -32,7 +32,7 @@ struct ForegroundDeletion {
     proxy: FaultProxy,
     dynamic_client: DynamicClient,
     owner: DynamicObject,
-    _plane: ControlPlane,
+    _plane: PooledPlane,
 }
 
 impl ForegroundDeletion {
@@ -42,7 +42,7 @@ impl ForegroundDeletion {
 
     /// Starts a collector with these flags.
     async fn start_with(prefix: &str, args: &[&str]) -> Result<Self> {
-        let plane = ControlPlane::start().await?;
+        let plane = ControlPlane::pooled().await?;
         let dynamic_client = DynamicClient::new(&plane, prefix).await?;
         let proxy = FaultProxy::start(&plane).await?;
         let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), prefix)?;

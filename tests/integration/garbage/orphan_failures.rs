@@ -103,7 +103,7 @@ async fn dry_run(dynamic_client: &DynamicClient, object: &DynamicObject, patch: 
 /// gone, the decisions count the dependents that earlier attempts have released.
 #[tokio::test]
 async fn an_orphaning_that_a_policy_rejects_is_reported_by_events() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let dynamic_client = DynamicClient::new(&plane, "gc-refused").await?;
     let collector = Collector::start(&plane, &[]).await?;
     let fixed_owner = dynamic_client.create(config_map("fixed-owner")).await?;
@@ -166,7 +166,7 @@ fn replacing(field: &str, value: &str) -> Value {
 /// dependent would be garbage.
 #[tokio::test]
 async fn an_orphaning_that_admission_undoes_keeps_the_owner() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let dynamic_client = DynamicClient::new(&plane, "gc-restored").await?;
     let owner = dynamic_client.create(config_map("owner")).await?;
     let dependent = dynamic_client.create(secret("dependent").owned_by(&owner)).await?;

@@ -58,7 +58,7 @@ async fn accounts(cluster: &CollectorCluster) -> Result<(Vec<PathBuf>, AuditChec
 async fn a_standby_completes_the_cascade_of_a_killed_leader() -> Result<()> {
     let plane = ControlPlane::builder()
         .audit_policy(policy::WRITES_WITH_RESPONSES)
-        .start()
+        .pooled()
         .await?;
     let mut cluster = CollectorCluster::on(plane, "replicas").await?;
     let (kubeconfigs, audit_checker) = accounts(&cluster).await?;

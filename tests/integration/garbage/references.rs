@@ -34,7 +34,7 @@ async fn test_cross_namespace_references_without_watch_cache() -> Result<()> {
 }
 
 async fn cross_namespace_references(watch_cache: &str) -> Result<()> {
-    let plane = ControlPlane::builder().apiserver_arg(watch_cache).start().await?;
+    let plane = ControlPlane::builder().apiserver_arg(watch_cache).pooled().await?;
     let (mut expected_objects, there) = (ExpectedObjects::default(), DynamicClient::new(&plane, "b").await?);
     let parent = expected_objects.create_one(&there, config_map("parent")).await?;
     let children = (0..10).map(|number| secret(&format!("child-{number}")).owned_by(&parent));
@@ -116,7 +116,7 @@ async fn ensure_exist(dynamic_client: &DynamicClient, children: &[DynamicObject]
 
 #[tokio::test]
 async fn test_cluster_scoped_owners() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let volumes = Matcher::watches().resource("persistentvolumes");
     proxy.delay_responses(volumes, Duration::from_secs(30), Repeat::UntilHealed);

@@ -7,7 +7,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use http::StatusCode;
 use k8s_openapi::api::events::v1::Event;
 use kube::{Api, api::ListParams};
-use portreeve_testing::{CannedResponse, ControlPlane, Fault, FaultProxy, Matcher, Repeat, eventually};
+use portreeve_testing::{CannedResponse, ControlPlane, Fault, FaultProxy, Matcher, PooledPlane, Repeat, eventually};
 use serde_json::{Value, json};
 
 use super::collector::Collector;
@@ -32,12 +32,12 @@ struct Tenants {
     failing: DynamicClient,
     other: DynamicClient,
     proxy: FaultProxy,
-    _plane: ControlPlane,
+    _plane: PooledPlane,
 }
 
 impl Tenants {
     async fn start() -> Result<Self> {
-        let plane = ControlPlane::start().await?;
+        let plane = ControlPlane::pooled().await?;
         let proxy = FaultProxy::start(&plane).await?;
         let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "collector")?;
         let collector = Collector::start_as(&plane, &kubeconfig, "collector", &FLAGS).await?;
@@ -120,7 +120,7 @@ async fn namespaces_take_turns_to_retry() -> Result<()> {
 /// other objects.
 #[tokio::test]
 async fn reads_without_a_response_do_not_occupy_all_workers() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let dynamic_client = DynamicClient::new(&plane, "gc-hanging").await?;
     for number in 0..100 {
         let owner = dynamic_client.create(config_map(&format!("owner-{number}"))).await?;
@@ -159,7 +159,7 @@ async fn reads_without_a_response_do_not_occupy_all_workers() -> Result<()> {
 /// The apiserver answers each deletion of one object with 500, as when it cannot reach a webhook.
 #[tokio::test]
 async fn a_lasting_failure_is_reported_by_an_event() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let dynamic_client = DynamicClient::new(&plane, "gc-failing").await?;
     let proxy = FaultProxy::start(&plane).await?;
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "failing")?;

@@ -1,7 +1,7 @@
 //! The cluster and the collector that are shared by all tests that do not disturb them.
 
 use anyhow::Result;
-use portreeve_testing::ControlPlane;
+use portreeve_testing::{ControlPlane, PooledPlane};
 use tokio::sync::OnceCell;
 
 use super::collector::{CONTROLLER, Collector};
@@ -20,11 +20,11 @@ pub(super) async fn plane() -> Result<&'static ControlPlane> {
     Ok(plane)
 }
 
-async fn plane_and_collector() -> Result<&'static (ControlPlane, Collector)> {
-    static SHARED: OnceCell<(ControlPlane, Collector)> = OnceCell::const_new();
+async fn plane_and_collector() -> Result<&'static (PooledPlane, Collector)> {
+    static SHARED: OnceCell<(PooledPlane, Collector)> = OnceCell::const_new();
     SHARED
         .get_or_try_init(|| async {
-            let plane = ControlPlane::start().await?;
+            let plane = ControlPlane::pooled().await?;
             let kubeconfig = restricted_kubeconfig(&plane, &[CONTROLLER]).await?;
             let collector = Collector::start_as(&plane, &kubeconfig, "collector", &[]).await?;
             Ok((plane, collector))

@@ -66,7 +66,7 @@ pub(super) async fn wait_until_released(dynamic_client: &DynamicClient, dependen
 #[tokio::test]
 #[expect(clippy::too_many_lines, reason = "the steps depend on each other")]
 async fn an_orphan_deletion_ends_without_resources_that_cannot_be_listed() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let dynamic_client = DynamicClient::new(&plane, "gc-unlistable").await?;
     let repaired = TestCrd::namespaced(&dynamic_client).await?;
     let deleted = TestCrd::namespaced(&DynamicClient::new(&plane, "gc-unlistable").await?).await?;
@@ -193,7 +193,7 @@ async fn wait_until_blocked(plane: &ControlPlane, owner: &DynamicObject, words: 
 /// read.
 #[tokio::test]
 async fn an_invalid_record_is_kept_until_it_is_removed() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let dynamic_client = DynamicClient::new(&plane, "gc-invalid").await?;
     let crd = TestCrd::namespaced(&dynamic_client).await?;
     let other_form = json!({"version": 2});
@@ -228,7 +228,7 @@ async fn an_invalid_record_is_kept_until_it_is_removed() -> Result<()> {
 /// leader election.
 #[tokio::test]
 async fn an_orphan_deletion_waits_while_the_owner_cannot_be_recorded() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let dynamic_client = DynamicClient::new(&plane, "gc-unrecorded").await?;
     let crd = TestCrd::namespaced(&dynamic_client).await?;
     let full = fill_annotation(&plane).await?;

@@ -13,7 +13,7 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use portreeve_testing::{ControlPlane, Namespace};
+use portreeve_testing::{ControlPlane, Namespace, PooledPlane};
 use serde_json::json;
 
 use crate::{
@@ -26,7 +26,7 @@ use crate::{
 
 /// A control plane with two accounts, a Lease, and an audit log.
 struct AuditLogFixture {
-    plane: ControlPlane,
+    plane: PooledPlane,
     namespace: Namespace,
     audit_checker: AuditChecker,
 }
@@ -35,7 +35,7 @@ impl AuditLogFixture {
     async fn new() -> Result<Self> {
         let plane = ControlPlane::builder()
             .audit_policy(policy::WRITES_WITH_RESPONSES)
-            .start()
+            .pooled()
             .await?;
         let namespace = plane.namespace("facts").await?;
         let name = namespace.name().to_owned();

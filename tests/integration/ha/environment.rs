@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::{coordination::v1::Lease, rbac::v1::PolicyRule};
 use kube::{Api, CustomResourceExt, api::PostParams};
 use portreeve_api::Foo;
-use portreeve_testing::{ControlPlane, Namespace, eventually};
+use portreeve_testing::{ControlPlane, Namespace, PooledPlane, eventually};
 
 use crate::{
     audit::{AuditChecker, AuditLog, GuardedLease, policy, report::Report, terms::pod},
@@ -61,7 +61,7 @@ impl Timing {
 
 /// The environment of one test.
 pub(crate) struct HaEnvironment {
-    pub(crate) plane: ControlPlane,
+    pub(crate) plane: PooledPlane,
     pub(crate) fixture: NamespaceFixture,
     pub(crate) timing: Timing,
     /// The namespace of the Lease and the accounts.
@@ -92,7 +92,7 @@ impl HaEnvironment {
     pub(crate) async fn with_timing(name: &str, timing: Timing) -> Result<Self> {
         let plane = ControlPlane::builder()
             .audit_policy(policy::WRITES_WITH_RESPONSES)
-            .start()
+            .pooled()
             .await?;
         let crds = Api::all(plane.client()?);
         crds.create(&PostParams::default(), &Foo::crd()).await?;

@@ -92,7 +92,7 @@ async fn a_failing_watch_fails_only_its_own_readiness_check() -> Result<()> {
 
 #[tokio::test]
 async fn a_revoked_permission_fails_readiness_until_it_is_restored() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let account = FooAccount::new(&plane).await?;
     account.grant_all().await?;
     let daemon = Daemon::start_as(&plane, &account.kubeconfig, "revoked-daemon", &[IDLE]).await?;
@@ -113,7 +113,7 @@ async fn a_revoked_permission_fails_readiness_until_it_is_restored() -> Result<(
 
 #[tokio::test]
 async fn a_long_apiserver_outage_fails_readiness_but_not_liveness() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let flags = [
         IDLE,
         "--install-crds",

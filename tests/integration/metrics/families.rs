@@ -245,7 +245,7 @@ async fn work(plane: &ControlPlane) -> Result<()> {
 
 #[tokio::test]
 async fn families_of_kubernetes_have_the_same_types_labels_and_buckets() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let system = plane.namespace("families-system").await?;
     // The durations of the rate limiter exist only with a limit.
     let flags = [

@@ -15,7 +15,7 @@ use kube::{
 };
 use portreeve_api::{LazyObject, Resource};
 use portreeve_reconcile::{Descriptor, admission::Webhook};
-use portreeve_testing::{ControlPlane, Process, eventually, free_port};
+use portreeve_testing::{ControlPlane, PooledPlane, Process, eventually, free_port};
 use serde_json::{Value, json};
 use tokio::sync::{OnceCell, oneshot};
 
@@ -105,7 +105,7 @@ fn lose(object: Value, desired: &str) -> Result<Value, String> {
 
 /// A control plane, and the port of its conversion webhooks.
 pub(crate) struct Environment {
-    pub(crate) plane: ControlPlane,
+    pub(crate) plane: PooledPlane,
     port: u16,
 }
 
@@ -118,7 +118,7 @@ pub(crate) async fn shared() -> Result<&'static Environment> {
 impl Environment {
     /// Starts both. The webhooks serve until the test binary ends.
     pub(crate) async fn start() -> Result<Self> {
-        let plane = ControlPlane::start().await?;
+        let plane = ControlPlane::pooled().await?;
         let (certificate, key) = certificate_files(&plane, "conversion")?;
         std::fs::write(plane.folder().join(CA_FILE), plane.authority().pem())?;
         let port = free_port()?;

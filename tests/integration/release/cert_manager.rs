@@ -14,7 +14,7 @@ use data_encoding::BASE64;
 use http::{Request, StatusCode};
 use kube::{Client, api::PatchParams, client::Body};
 use portreeve_api::CRONTABS;
-use portreeve_testing::{Authority, ControlPlane, Process, Signal, eventually, free_port};
+use portreeve_testing::{Authority, ControlPlane, PooledPlane, Process, Signal, eventually, free_port};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -53,7 +53,7 @@ fn tools() -> Result<&'static Path> {
 
 /// The chart on a control plane. Neither cert-manager nor a daemon runs yet.
 struct Installation {
-    plane: ControlPlane,
+    plane: PooledPlane,
     client: Client,
     bundles: Bundles,
     objects: ChartObjects,
@@ -64,7 +64,7 @@ struct Installation {
 
 impl Installation {
     async fn new() -> Result<Self> {
-        let plane = ControlPlane::start().await?;
+        let plane = ControlPlane::pooled().await?;
         let client = plane.client()?;
         Objects::new(&client).create_namespace().await?;
         install_definitions(&client).await?;

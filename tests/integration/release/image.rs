@@ -73,7 +73,7 @@ fn the_image_and_the_manifests_agree_on_the_user() -> Result<()> {
 #[tokio::test]
 async fn the_image_binary_leads_reconciles_and_exits_cleanly_with_the_printed_rbac() -> Result<()> {
     let binary = binary()?;
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let system = plane.namespace("portreeve-system").await?;
     let force = PatchParams::apply("an-administrator").force();
     for crd in manifests::documents(&printed(&["crds"])?)? {

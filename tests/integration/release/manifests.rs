@@ -334,7 +334,7 @@ async fn the_apiserver_accepts_every_manifest_with_strict_validation() -> Result
 /// The namespace enforces the Pod Security level `restricted`.
 #[tokio::test]
 async fn the_pods_meet_the_restricted_pod_security_level() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let objects = overlay("default")?;
     let force = PatchParams::apply("an-administrator").force();
     for key in ["Namespace portreeve-system", "PriorityClass portreeve"] {

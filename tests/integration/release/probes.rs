@@ -14,7 +14,7 @@ use kube::{
     api::{PatchParams, PostParams},
     client::Body,
 };
-use portreeve_testing::{ControlPlane, FaultProxy, Namespace, eventually, free_port};
+use portreeve_testing::{ControlPlane, FaultProxy, Namespace, PooledPlane, eventually, free_port};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ const NAMESPACE: &str = "portreeve-system";
 /// A control plane with the objects that the replicas need, the container of the Deployment, and
 /// the rules of the component.
 struct Environment {
-    plane: ControlPlane,
+    plane: PooledPlane,
     system: Namespace,
     container: Value,
     rules: Vec<PolicyRule>,
@@ -41,7 +41,7 @@ struct Environment {
 
 impl Environment {
     async fn new() -> Result<Self> {
-        let plane = ControlPlane::start().await?;
+        let plane = ControlPlane::pooled().await?;
         let system = plane.namespace(NAMESPACE).await?;
         let force = PatchParams::apply("an-administrator").force();
         for crd in manifests::documents(&printed(&["crds"])?)? {

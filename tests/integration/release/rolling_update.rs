@@ -48,7 +48,7 @@ fn size() -> (usize, usize) {
 #[tokio::test]
 async fn an_update_and_a_rollback_lose_and_repeat_no_run_and_reject_no_write() -> Result<()> {
     let (scheduled, requested) = size();
-    let plane = ControlPlane::builder().audit_policy(policy::WRITES).start().await?;
+    let plane = ControlPlane::builder().audit_policy(policy::WRITES).pooled().await?;
     apply_definition(&plane, Version::Former).await?;
     let mut replicas = Replicas::start(&plane, Version::Former).await?;
     let namespace = plane.namespace("update").await?;

@@ -17,7 +17,7 @@ use kube::{
 use portreeve::{Config, Error};
 use portreeve_api::Foo;
 use portreeve_reconcile::Shutdown;
-use portreeve_testing::{ControlPlane, Namespace, eventually, free_port};
+use portreeve_testing::{ControlPlane, Namespace, PooledPlane, eventually, free_port};
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -40,7 +40,7 @@ use crate::{
 };
 
 pub(super) struct RightsChecker {
-    pub(super) plane: ControlPlane,
+    pub(super) plane: PooledPlane,
     system: Namespace,
 }
 
@@ -55,7 +55,7 @@ impl RightsChecker {
         let plane = ControlPlane::builder()
             .audit_policy(policy::REQUESTS_OF_ACCOUNTS)
             .apiserver_arg("--enable-admission-plugins=OwnerReferencesPermissionEnforcement")
-            .start()
+            .pooled()
             .await?;
         let system = plane.namespace("portreeve-system").await?;
         Ok(Self { plane, system })

@@ -45,7 +45,7 @@ async fn apply_definitions(plane: &ControlPlane) -> Result<()> {
 
 #[tokio::test]
 async fn each_verb_on_the_parameters_of_webhooks_is_needed() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     apply_definitions(&plane).await?;
     let system = plane.namespace("portreeve-system").await?;
     let documents = manifests::documents(&printed(&["webhooks", CONTROLLERS])?)?;

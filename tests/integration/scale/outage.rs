@@ -84,7 +84,7 @@ async fn wait_until_idle(daemon: &Daemon) -> Result<()> {
 #[tokio::test]
 async fn many_failed_items_cause_no_more_requests_after_an_outage_than_a_start() -> Result<()> {
     let count = if is_full_size() { 1_000 } else { 60 };
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let proxy = FaultProxy::start(&plane).await?;
     install_crds(&plane).await?;
     let fixture = &NamespaceFixture::new(&plane, "outage").await?;

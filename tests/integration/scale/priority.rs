@@ -121,7 +121,7 @@ async fn a_leader_keeps_its_lease_under_its_own_load_only_with_the_flow_schema()
     let plane = ControlPlane::builder()
         .apiserver_arg("--max-requests-inflight=4")
         .apiserver_arg("--max-mutating-requests-inflight=4")
-        .start()
+        .pooled()
         .await?;
     let admin = plane.client()?;
     let account = FooAccount::new(&plane).await?;

@@ -15,7 +15,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use portreeve_api::RUN_NOW;
-use portreeve_testing::{ControlPlane, eventually};
+use portreeve_testing::{ControlPlane, PooledPlane, eventually};
 use serde_json::{Value, json};
 use tokio::{
     task::JoinSet,
@@ -79,13 +79,13 @@ struct Storm {
     log: AuditLog,
     /// The time at which the CronTabs are due.
     due: Timestamp,
-    _plane: ControlPlane,
+    _plane: PooledPlane,
 }
 
 impl Storm {
     /// Starts a daemon with CronTabs that are due in half a day.
     async fn start(size: &Size) -> Result<Self> {
-        let plane = ControlPlane::builder().audit_policy(policy::WRITES).start().await?;
+        let plane = ControlPlane::builder().audit_policy(policy::WRITES).pooled().await?;
         let clock = OffsetClock::new();
         let mut flags = vec!["--controllers=crontab", "--install-crds"];
         flags.extend(size.flags);

@@ -51,7 +51,7 @@ async fn objects_of_a_resource_that_is_not_found_are_not_read_one_by_one() -> Re
 }
 
 async fn lose_access(status: StatusCode, reason: &str) -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "unreadable")?;
     let dynamic_client = DynamicClient::new(&plane, "unreadable").await?;

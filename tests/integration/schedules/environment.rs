@@ -11,7 +11,7 @@ use kube::{
     api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
 };
 use portreeve_reconcile::Clock;
-use portreeve_testing::{ControlPlane, FaultProxy, eventually};
+use portreeve_testing::{ControlPlane, FaultProxy, PooledPlane, eventually};
 use serde_json::{Value, json};
 
 use crate::fixtures::{
@@ -35,19 +35,19 @@ pub(super) struct ScheduleEnvironment {
     pub(super) clock: OffsetClock,
     pub(super) fixture: NamespaceFixture,
     kubeconfig: PathBuf,
-    pub(super) plane: ControlPlane,
+    pub(super) plane: PooledPlane,
 }
 
 impl ScheduleEnvironment {
     pub(super) async fn start() -> Result<Self> {
-        let plane = ControlPlane::start().await?;
+        let plane = ControlPlane::pooled().await?;
         let kubeconfig = restricted_kubeconfig(&plane, &[CONTROLLERS, "--install-crds"]).await?;
         Self::start_with(plane, kubeconfig).await
     }
 
     /// Starts the daemon behind a proxy that has these faults from the beginning.
     pub(super) async fn start_behind_proxy(faults: impl FnOnce(&FaultProxy)) -> Result<(Self, FaultProxy)> {
-        let plane = ControlPlane::start().await?;
+        let plane = ControlPlane::pooled().await?;
         let proxy = FaultProxy::start(&plane).await?;
         faults(&proxy);
         let kubeconfig = restricted_kubeconfig(&plane, &[CONTROLLERS, "--install-crds"]).await?;
@@ -55,7 +55,7 @@ impl ScheduleEnvironment {
         Ok((Self::start_with(plane, kubeconfig).await?, proxy))
     }
 
-    async fn start_with(plane: ControlPlane, kubeconfig: PathBuf) -> Result<Self> {
+    async fn start_with(plane: PooledPlane, kubeconfig: PathBuf) -> Result<Self> {
         let clock = OffsetClock::new();
         let daemon = run(&kubeconfig, &clock).await?;
         let fixture = NamespaceFixture::new(&plane, "schedules").await?;

@@ -43,7 +43,7 @@ const SEQUENTIAL: [&str; 4] = [
 
 #[tokio::test]
 async fn a_daemon_killed_between_jobs_creates_the_rest_and_none_twice() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let creations = proxy.fault(
         Matcher::any().method("POST").resource("jobs"),

@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use anyhow::{Context, Result};
 use jiff::{SignedDuration, Timestamp};
 use portreeve_reconcile::Clock;
-use portreeve_testing::{ControlPlane, FaultProxy};
+use portreeve_testing::{ControlPlane, FaultProxy, PooledPlane};
 use serde_json::{Value, json};
 
 use crate::fixtures::{
@@ -24,7 +24,7 @@ pub(super) struct TtlEnvironment {
     pub(super) fixture: NamespaceFixture,
     kubeconfig: PathBuf,
     pub(super) proxy: FaultProxy,
-    pub(super) plane: ControlPlane,
+    pub(super) plane: PooledPlane,
     /// The number of canary Jobs that were created for [`TtlEnvironment::catch_up`] and
     /// [`TtlEnvironment::advance`].
     pub(super) canaries: u32,
@@ -37,7 +37,7 @@ async fn run(kubeconfig: &std::path::Path, clock: &OffsetClock) -> Result<InProc
 
 impl TtlEnvironment {
     pub(super) async fn start() -> Result<Self> {
-        let plane = ControlPlane::start().await?;
+        let plane = ControlPlane::pooled().await?;
         let proxy = FaultProxy::start(&plane).await?;
         let kubeconfig = proxy.kubeconfig(&restricted_kubeconfig(&plane, &[CONTROLLERS]).await?, "portreeve")?;
         let clock = OffsetClock::new();

@@ -25,7 +25,7 @@ const DELETION_DELAY: Duration = Duration::from_millis(100);
 #[tokio::test]
 async fn job_should_be_deleted_once_it_finishes_after_ttl_seconds() -> Result<()> {
     let ttl = 10;
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let kubeconfig = restricted_kubeconfig(&plane, &[CONTROLLERS]).await?;
     let daemon = Daemon::start_as(&plane, &kubeconfig, "ttl", &[CONTROLLERS]).await?;
     daemon.admin.wait_until_ready().await?;
@@ -96,7 +96,7 @@ fn finish_time(job: &Job) -> Option<Timestamp> {
 
 #[tokio::test]
 async fn a_daemon_killed_between_deletions_deletes_the_rest_and_none_too_early() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let kubeconfig = proxy.kubeconfig(&restricted_kubeconfig(&plane, &[CONTROLLERS]).await?, "portreeve")?;
     let flags = [CONTROLLERS, "--concurrent-ttl-after-finished-syncs=1"];
@@ -156,7 +156,7 @@ async fn a_daemon_killed_between_deletions_deletes_the_rest_and_none_too_early()
 
 #[tokio::test]
 async fn a_dry_run_logs_the_deletion_and_deletes_nothing() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let flags = [CONTROLLERS, "--dry-run"];
     let daemon = Daemon::start_as(
         &plane,

@@ -24,7 +24,7 @@ const TWO: [(&str, &str); 2] = [("default", "@daily"), ("other", "@weekly")];
 /// The daemon has the permissions that `portreeve rbac` prints and no others.
 #[tokio::test]
 async fn the_leader_sets_the_ca_of_v2() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     install_definitions(&plane.client()?).await?;
     let system = plane.namespace("certificate").await?;
     let port = free_port()?;

@@ -1,20 +1,20 @@
 //! A control plane whose apiserver calls the webhooks of one daemon.
 
 use anyhow::Result;
-use portreeve_testing::{ControlPlane, Namespace};
+use portreeve_testing::{ControlPlane, Namespace, PooledPlane};
 use tokio::sync::OnceCell;
 
 use crate::fixtures::webhooks::{CONTROLLERS, WebhookDaemon, configurations, install, install_definitions};
 
 /// A control plane, and a daemon that serves its webhooks.
 pub(super) struct Environment {
-    pub(super) plane: ControlPlane,
+    pub(super) plane: PooledPlane,
     pub(super) daemon: WebhookDaemon,
 }
 
 impl Environment {
     /// Starts both. The daemon has these additional flags.
-    pub(super) async fn start(plane: ControlPlane, flags: &[&str]) -> Result<Self> {
+    pub(super) async fn start(plane: PooledPlane, flags: &[&str]) -> Result<Self> {
         let client = plane.client()?;
         install_definitions(&client).await?;
         let flags: Vec<_> = [CONTROLLERS].iter().chain(flags).copied().collect();
@@ -28,7 +28,7 @@ impl Environment {
 /// Returns the environment that tests share which do not disturb it.
 pub(super) async fn shared() -> Result<&'static Environment> {
     static SHARED: OnceCell<Environment> = OnceCell::const_new();
-    let start = async || Environment::start(ControlPlane::start().await?, &[]).await;
+    let start = async || Environment::start(ControlPlane::pooled().await?, &[]).await;
     SHARED.get_or_try_init(start).await
 }
 

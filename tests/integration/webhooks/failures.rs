@@ -15,7 +15,7 @@ use crate::fixtures::{
 
 #[tokio::test]
 async fn writes_continue_without_the_webhook_unless_it_fails_closed() -> Result<()> {
-    let Environment { plane, daemon } = Environment::start(ControlPlane::start().await?, &[]).await?;
+    let Environment { plane, daemon } = Environment::start(ControlPlane::pooled().await?, &[]).await?;
     let client = plane.client()?;
     let closed = fail_closed(configurations(daemon.webhooks.port, Some(&plane.authority().pem()))?);
     drop(daemon);
@@ -41,7 +41,7 @@ async fn writes_continue_without_the_webhook_unless_it_fails_closed() -> Result<
 /// A CronTab that was stored without the webhook can be changed in everything but its schedule.
 #[tokio::test]
 async fn stored_objects_do_not_get_stuck() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let client = plane.client()?;
     crate::fixtures::webhooks::install_definitions(&client).await?;
     let mut bad = crontab("bad", json!({"schedule": "61 * * * *"}));
@@ -84,7 +84,7 @@ async fn stored_objects_do_not_get_stuck() -> Result<()> {
 /// Installing the configurations before any replica serves is harmless.
 #[tokio::test]
 async fn configurations_without_a_bundle_reject_nothing() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let client = plane.client()?;
     crate::fixtures::webhooks::install_definitions(&client).await?;
     let environment = Environment::start(plane, &[]).await?;

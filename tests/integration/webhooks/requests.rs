@@ -144,7 +144,7 @@ async fn only_the_apiserver_is_served_with_its_certificate() -> Result<()> {
     let plane = ControlPlane::builder().apiserver_arg(admission_flag(folder.path(), &authority)?);
     let flag = format!("--webhook-client-ca-file={}", ca.display());
     // The configurations are installed once the apiserver's calls are admitted.
-    let environment = Environment::start(plane.start().await?, &[&flag]).await?;
+    let environment = Environment::start(plane.pooled().await?, &[&flag]).await?;
     let client = environment.plane.client()?;
     let denied = create(
         &client,

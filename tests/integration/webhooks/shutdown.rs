@@ -15,7 +15,7 @@ use crate::fixtures::{
 
 #[tokio::test]
 async fn a_replica_serves_on_after_sigterm_until_the_delay_has_passed() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let delay = "--webhook-shutdown-delay=3s";
     let flags = [&SHORT_ELECTION[..], &[delay, "--leader-elect"]].concat();
     let Environment { plane, daemon: leader } = Environment::start(plane, &flags).await?;
@@ -47,7 +47,7 @@ async fn a_replica_serves_on_after_sigterm_until_the_delay_has_passed() -> Resul
 #[tokio::test]
 async fn a_standby_serves_webhooks() -> Result<()> {
     let flags = [&SHORT_ELECTION[..], &["--leader-elect"]].concat();
-    let Environment { plane, daemon: leader } = Environment::start(ControlPlane::start().await?, &flags).await?;
+    let Environment { plane, daemon: leader } = Environment::start(ControlPlane::pooled().await?, &flags).await?;
     leader.daemon.wait_for_line(&["acquired the lease"]).await?;
     let flags = [&flags[..], &[crate::fixtures::webhooks::CONTROLLERS]].concat();
     let standby = WebhookDaemon::start(&plane, "standby", &flags).await?;

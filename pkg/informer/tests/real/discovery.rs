@@ -148,7 +148,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
 
 #[tokio::test]
 async fn definitions_are_discovered_and_removed_within_a_second() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let (discovery, known) = start_discovery(plane.client()?);
     wait_for_known(&known, |served| served.lookup("v1", "Pod").is_some()).await?;
     let api: Api<CustomResourceDefinition> = Api::all(plane.client()?);
@@ -179,7 +179,7 @@ async fn definitions_are_discovered_and_removed_within_a_second() -> Result<()> 
 
 #[tokio::test]
 async fn discovery_without_the_aggregated_document_has_the_same_result() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let (_discovery, aggregated) = start_discovery(plane.client()?);
     let inner = plane.client()?;
     let old = tower::service_fn(move |mut request: Request<Body>| {
@@ -221,7 +221,7 @@ async fn discovery_without_the_aggregated_document_has_the_same_result() -> Resu
 
 #[tokio::test]
 async fn an_unavailable_api_service_fails_separately_until_it_is_deleted() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let (discovery, known) = start_discovery(plane.client()?);
     let (_, before) = wait_for_known(&known, |served| served.lookup("v1", "Pod").is_some()).await?;
     let services: Api<APIService> = Api::all(plane.client()?);
@@ -251,7 +251,7 @@ async fn an_unavailable_api_service_fails_separately_until_it_is_deleted() -> Re
 
 #[tokio::test]
 async fn a_restart_of_the_apiserver_removes_no_resources() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let (discovery, known) = start_discovery(plane.client()?);
     let api: Api<CustomResourceDefinition> = Api::all(plane.client()?);
     let group = "kept.discovery.example.com";

@@ -35,7 +35,7 @@ fn names(informer: &Informer<Note>) -> Vec<String> {
 
 #[tokio::test]
 async fn a_restart_of_the_apiserver_loses_nothing_and_deletes_nothing() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let (factory, _) = factory(plane.config()?)?;
     let (_informer, _subscription, changes) = informer(&factory, &plane.client()?).await?;
     plane.apiserver().restart().await?;
@@ -52,7 +52,7 @@ async fn a_restart_of_the_apiserver_loses_nothing_and_deletes_nothing() -> Resul
 
 #[tokio::test]
 async fn a_crash_of_the_apiserver_loses_nothing_and_deletes_nothing() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let (factory, _) = factory(plane.config()?)?;
     let (_informer, _subscription, changes) = informer(&factory, &plane.client()?).await?;
     plane.apiserver().kill().await?;
@@ -93,7 +93,7 @@ async fn a_cut_watch_resumes_with_the_missed_changes() -> Result<()> {
 
 #[tokio::test]
 async fn a_relist_reports_a_missed_deletion() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let (factory, _) = factory(proxy.config(plane.config()?))?;
     let (informer, _subscription, changes) = informer(&factory, &plane.client()?).await?;
@@ -118,7 +118,7 @@ async fn a_relist_reports_a_missed_deletion() -> Result<()> {
 async fn a_list_whose_next_page_has_expired_is_requested_without_pages() -> Result<()> {
     // Make the apiserver read pages from etcd instead of its cache.
     let gate = "--feature-gates=ListFromCacheSnapshot=false";
-    let plane = ControlPlane::builder().apiserver_arg(gate).start().await?;
+    let plane = ControlPlane::builder().apiserver_arg(gate).pooled().await?;
     let api: Api<ConfigMap> = Api::namespaced(plane.client()?, "default");
     for name in ["a", "b"] {
         create(&api, name, "1").await?;

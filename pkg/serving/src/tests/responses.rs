@@ -122,7 +122,9 @@ async fn paths_that_are_not_always_allowed_need_authorization() {
     ] {
         assert_eq!(running.get(path).await.status(), "403", "{path}");
     }
-    assert_eq!(running.request("POST", "/metrics").await.status(), "403");
+    for method in ["HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "LINK"] {
+        assert_eq!(running.request(method, "/metrics").await.status(), "403", "{method}");
+    }
     // The absolute form contains a path as well.
     assert_eq!(running.get("https://localhost/metrics").await.status(), "403");
     assert_eq!(running.get("https://localhost/livez").await.status(), "200");

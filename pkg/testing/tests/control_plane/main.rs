@@ -4,6 +4,7 @@ mod access;
 mod canned;
 mod faults;
 mod leftovers;
+mod pool;
 mod process;
 mod proxy;
 mod servers;

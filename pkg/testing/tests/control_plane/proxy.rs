@@ -340,7 +340,7 @@ async fn a_kubeconfig_connects_the_same_user_through_the_proxy() -> Result<()> {
 
 #[tokio::test]
 async fn connections_through_the_proxy_end_and_recover_with_the_apiserver() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let config_maps: Api<ConfigMap> = Api::default_namespaced(client(&proxy, plane.config()?)?);
     // Watch from a version. A freshly started apiserver's response to version 0 depends on what it

@@ -12,7 +12,7 @@ use portreeve_testing::{ControlPlane, eventually};
 use serde_json::{Value, from_value, json};
 use tokio::time::timeout;
 
-const LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 /// Long enough for a running server to respond, and short enough to wait for a missing response.
 const NO_RESPONSE: Duration = Duration::from_secs(1);
 

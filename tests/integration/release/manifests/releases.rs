@@ -100,7 +100,7 @@ where
 /// docs/deploying.md describes the switch.
 #[tokio::test]
 async fn a_release_takes_over_the_anchor_of_an_installation_with_kustomize() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let client = plane.client()?;
     let force = PatchParams::apply("kubectl").force();
     for anchor in kustomization("kustomize/fence-anchor")?.values() {
@@ -118,7 +118,7 @@ async fn a_release_takes_over_the_anchor_of_an_installation_with_kustomize() -> 
 
 #[tokio::test]
 async fn upgrades_keep_the_bundles_and_helm_deletes_the_configurations_first() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let client = plane.client()?;
     let release = ["portreeve", "helm/portreeve", "--set=webhooks.enabled=true"];
     helm(&plane, &[&["install", "--create-namespace"], &release[..]].concat())?;

@@ -8,7 +8,7 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use portreeve_testing::{Authority, ControlPlane, FaultProxy, Namespace, eventually, free_port};
+use portreeve_testing::{Authority, ControlPlane, FaultProxy, Namespace, PooledPlane, eventually, free_port};
 use serde_json::{Value, json};
 
 use super::{manifests::component, text};
@@ -52,7 +52,7 @@ async fn published_ca(system: &Namespace) -> Result<String> {
 
 /// Three replicas, the account of Prometheus, and an account without rights.
 pub(super) struct Environment {
-    pub(super) plane: ControlPlane,
+    pub(super) plane: PooledPlane,
     proxy: FaultProxy,
     /// The namespace of the Lease.
     pub(super) system: Namespace,
@@ -69,7 +69,7 @@ pub(super) struct Environment {
 impl Environment {
     /// Starts the replicas one after the other, with these additional flags. The first one leads.
     pub(super) async fn start(flags: &[&str]) -> Result<Self> {
-        let plane = ControlPlane::start().await?;
+        let plane = ControlPlane::pooled().await?;
         let system = plane.namespace("portreeve-system").await?;
         let force = PatchParams::apply("an-administrator").force();
         for crd in manifests::documents(&printed(&["crds"])?)? {

@@ -79,7 +79,7 @@ async fn conditions_of_alerts_hold_during_real_faults() -> Result<()> {
 /// The section about `PortreeveInformerStale` says so.
 #[tokio::test]
 async fn the_informer_of_a_resource_without_a_definition_is_not_synced() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let daemon = Daemon::start(&plane, "undefined-daemon", &["--controllers=foo"]).await?;
     let series = |resource: &str, synced: u8| format!("portreeve_informer_synced{{resource=\"{resource}\"}} {synced}");
     let expected = [

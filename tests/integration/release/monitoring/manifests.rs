@@ -159,7 +159,7 @@ fn values_switch_off_each_part_and_name_the_prometheus() -> Result<()> {
 /// its own kinds.
 #[tokio::test]
 async fn the_apiserver_accepts_every_object_with_the_schemas_of_the_prometheus_operator() -> Result<()> {
-    let plane = ControlPlane::start().await?;
+    let plane = ControlPlane::pooled().await?;
     let client = plane.client()?;
     let force = PatchParams::apply("an-administrator").force();
     for file in ["servicemonitors.yaml", "prometheusrules.yaml"] {

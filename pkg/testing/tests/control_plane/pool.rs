@@ -1,0 +1,169 @@
+//! Tests of the pool of control planes.
+
+use std::fs;
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, PostParams};
+use kube::{Api, Client};
+use portreeve_testing::{Builder, ControlPlane, PooledPlane, eventually};
+use serde_json::{from_value, json};
+
+use super::servers::LIMIT;
+
+/// Options that no other test has, so that no other test takes the plane in between.
+fn options(number: u32) -> Builder {
+    ControlPlane::builder().apiserver_arg(format!("--max-requests-inflight={}", 400 + number))
+}
+
+/// Returns a plane at once, because the thread has no runtime that has to end first.
+fn give_back(plane: PooledPlane) -> Result<()> {
+    let dropped = thread::spawn(move || drop(plane)).join();
+    ensure!(dropped.is_ok(), "the thread panicked");
+    Ok(())
+}
+
+/// Creates a custom resource and a namespace that cannot be deleted by a request alone.
+async fn leave_objects(client: &Client) -> Result<()> {
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let definition = json!({
+        "metadata": {"name": "leftovers.example.com"},
+        "spec": {
+            "group": "example.com",
+            "names": {"kind": "Leftover", "plural": "leftovers"},
+            "scope": "Namespaced",
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+            }}}],
+        },
+    });
+    definitions
+        .create(&PostParams::default(), &from_value(definition)?)
+        .await?;
+    let kind = GroupVersionKind::gvk("example.com", "v1", "Leftover");
+    let resource = ApiResource::from_gvk_with_plural(&kind, "leftovers");
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let namespace = from_value(json!({"metadata": {"name": "left"}}))?;
+    namespaces.create(&PostParams::default(), &namespace).await?;
+    let leftovers: Api<DynamicObject> = Api::namespaced_with(client.clone(), "left", &resource);
+    let leftover: DynamicObject = from_value(json!({
+        "apiVersion": "example.com/v1", "kind": "Leftover",
+        "metadata": {"name": "left", "finalizers": ["example.com/never"]},
+    }))?;
+    eventually(LIMIT, "the custom resource to be created", || async {
+        leftovers.create(&PostParams::default(), &leftover).await
+    })
+    .await?;
+    leftovers.delete("left", &DeleteParams::default()).await?;
+    namespaces.delete("left", &DeleteParams::default()).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_plane_is_used_again_and_has_nothing_of_the_test_before() -> Result<()> {
+    let options = options(1).audit_policy(
+        json!({
+            "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}],
+        })
+        .to_string(),
+    );
+    let plane = options.clone().pooled().await?;
+    let process = plane.apiserver().pid()?;
+    let client = plane.client()?;
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    let initial = roles.get("view").await?;
+    leave_objects(&client).await?;
+    roles.delete("view", &DeleteParams::default()).await?;
+    fs::write(plane.folder().join("left.log"), "left")?;
+    give_back(plane)?;
+
+    let plane = options.pooled().await?;
+    ensure!(plane.apiserver().pid()? == process, "the plane was not used again");
+    let client = plane.client()?;
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    ensure!(namespaces.get_opt("left").await?.is_none(), "the namespace is left");
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    ensure!(
+        definitions.list(&ListParams::default()).await?.items.is_empty(),
+        "a CRD is left"
+    );
+    ensure!(
+        plane.stored("example.com/leftovers").await?.is_empty(),
+        "a custom resource is left"
+    );
+    let roles: Api<ClusterRole> = Api::all(client);
+    ensure!(
+        roles.get("view").await?.rules == initial.rules,
+        "the role was not restored"
+    );
+    ensure!(!plane.folder().join("left.log").exists(), "a file is left");
+    let audit = fs::read_to_string(plane.audit_log().context("no audit log")?)?;
+    ensure!(
+        !audit.contains("leftovers.example.com"),
+        "the audit log has requests of the test before"
+    );
+    leave_objects(&plane.client()?).await
+}
+
+#[tokio::test]
+async fn admission_knows_nothing_of_the_test_before() -> Result<()> {
+    let options = options(2);
+    let plane = options.clone().pooled().await?;
+    let process = plane.apiserver().pid()?;
+    let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(plane.client()?);
+    let webhook = from_value(json!({
+        "metadata": {"name": "left"},
+        "webhooks": [{
+            "name": "left.portreeve.example",
+            "admissionReviewVersions": ["v1"],
+            "clientConfig": {"url": "https://127.0.0.1:1/"},
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["secrets"]}],
+            "sideEffects": "None",
+        }],
+    }))?;
+    webhooks.create(&PostParams::default(), &webhook).await?;
+    let secret = from_value(json!({"metadata": {"generateName": "any-"}}))?;
+    let secrets: Api<Secret> = Api::default_namespaced(plane.client()?);
+    eventually(LIMIT, "the webhook to be called", || async {
+        let created = secrets.create(&PostParams::default(), &secret).await;
+        ensure!(created.is_err(), "the secret was created");
+        anyhow::Ok(())
+    })
+    .await?;
+    give_back(plane)?;
+
+    let plane = options.pooled().await?;
+    ensure!(plane.apiserver().pid()? == process, "the plane was not used again");
+    let secrets: Api<Secret> = Api::default_namespaced(plane.client()?);
+    secrets.create(&PostParams::default(), &secret).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_plane_whose_apiserver_was_stopped_is_replaced() -> Result<()> {
+    let options = options(4);
+    let plane = options.clone().pooled().await?;
+    plane.apiserver().stop().await?;
+    give_back(plane)?;
+    let plane = options.pooled().await?;
+    plane.namespace("replaced").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_plane_is_returned_when_the_runtime_ends() -> Result<()> {
+    let used = thread::spawn(|| {
+        let runtime = tokio::runtime::Runtime::new()?;
+        runtime.block_on(async { anyhow::Ok(options(3).pooled().await?.apiserver().pid()?) })
+    });
+    let process = used.join().ok().context("the thread panicked")??;
+    ensure!(
+        options(3).pooled().await?.apiserver().pid()? == process,
+        "the plane was not returned"
+    );
+    Ok(())
+}

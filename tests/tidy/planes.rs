@@ -1,0 +1,49 @@
+//! Control planes of tests: a start takes 3 s of CPU time, so tests use those of the pool.
+
+use anyhow::{Result, ensure};
+
+use crate::files::{is_this_test, sources};
+
+/// The files that start a control plane of their own, and why.
+const OWN: &[(&str, &str)] = &[
+    ("docs/example/tests/copies.rs", "the only plane of its binary"),
+    ("docs/example/tests/webhooks.rs", "the only plane of its binary"),
+    ("pkg/testing/src/bin/control-plane.rs", "no test"),
+    (
+        "pkg/testing/tests/control_plane/leftovers.rs",
+        "tests the end of the servers",
+    ),
+    (
+        "pkg/testing/tests/control_plane/servers.rs",
+        "tests the start and the end of the servers",
+    ),
+    ("tests/blocking/tests/takeover.rs", "the only plane of its binary"),
+    (
+        "tests/integration/garbage/aggregated.rs",
+        "flags with files of the test",
+    ),
+    ("tests/integration/garbage/restore.rs", "replaces etcd's data"),
+];
+
+/// Returns whether a control plane starts in this code, directly or with options.
+fn starts(code: &str) -> bool {
+    let mut built = code.split("ControlPlane::builder()").skip(1);
+    code.contains("ControlPlane::start()")
+        || built.any(|after| after.split(';').next().is_some_and(|chain| chain.contains(".start()")))
+}
+
+#[test]
+fn tests_use_control_planes_of_the_pool() -> Result<()> {
+    for (path, text) in sources()?.iter().filter(|(path, _)| !is_this_test(path)) {
+        let is_listed = OWN
+            .iter()
+            .any(|(listed, _)| path.as_path() == std::path::Path::new(listed));
+        ensure!(
+            starts(text) == is_listed,
+            "{}: use `pooled()` where a test starts a control plane, or list the file in tests/tidy/planes.rs \
+             with the reason; remove it from there if it starts none",
+            path.display()
+        );
+    }
+    Ok(())
+}
