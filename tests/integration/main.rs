@@ -1,9 +1,9 @@
 //! Tests of the daemon on a real kube-apiserver, and of its command line.
 //!
 //! Tests of the behaviour of one controller share a control plane and a daemon, and use a namespace
-//! each (`shared_daemon`). Tests that delete CRDs, stop servers or give the daemon other flags have
-//! a control plane of the pool for themselves. Informers watch all namespaces, so two daemons on one control
-//! plane would both act on the same objects.
+//! each (`shared_daemon`). Tests that delete CRDs, stop servers or give the daemon other flags take
+//! a control plane of the pool for themselves. Informers watch all namespaces, so two daemons on
+//! one control plane would both act on the same objects.
 
 mod access;
 mod admission;
