@@ -65,12 +65,7 @@ async fn leave_objects(client: &Client) -> Result<()> {
 
 #[tokio::test]
 async fn a_plane_is_used_again_and_has_nothing_of_the_test_before() -> Result<()> {
-    let options = options(1).audit_policy(
-        json!({
-            "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}],
-        })
-        .to_string(),
-    );
+    let options = options(1);
     let plane = options.clone().pooled().await?;
     let process = plane.apiserver().pid()?;
     let client = plane.client()?;
@@ -101,11 +96,6 @@ async fn a_plane_is_used_again_and_has_nothing_of_the_test_before() -> Result<()
         "the role was not restored"
     );
     ensure!(!plane.folder().join("left.log").exists(), "a file is left");
-    let audit = fs::read_to_string(plane.audit_log().context("no audit log")?)?;
-    ensure!(
-        !audit.contains("leftovers.example.com"),
-        "the audit log has requests of the test before"
-    );
     leave_objects(&plane.client()?).await
 }
 
