@@ -30,7 +30,7 @@ use serde_json::json;
 use crate::fixtures::{
     LIMIT,
     admin::{self, Admin},
-    daemon::{Daemon, SHORT_ELECTION},
+    daemon::{Daemon, EXPIRING_LEASE},
     rbac::restricted_kubeconfig,
 };
 
@@ -150,7 +150,7 @@ async fn every_replica_serves_the_certificate_that_the_leader_issues() -> Result
     let objects = Objects::new(&plane.client()?);
     objects.create_namespace().await?;
     let kubeconfig = restricted_kubeconfig(&plane, &[&FLAGS[..], &[namespace]].concat()).await?;
-    let flags: Vec<_> = FLAGS.into_iter().chain(SHORT_ELECTION).chain([namespace]).collect();
+    let flags: Vec<_> = FLAGS.into_iter().chain(EXPIRING_LEASE).chain([namespace]).collect();
     let first = Daemon::start_as(&plane, &kubeconfig, "first", &flags).await?;
     first.wait_for_line(&["acquired the lease"]).await?;
     // The leader creates the Secret, and the ConfigMap delays nothing.

@@ -13,11 +13,7 @@ use portreeve_api::Foo;
 use portreeve_testing::{ControlPlane, eventually};
 use serde_json::{Value, json};
 
-use crate::fixtures::{
-    LIMIT,
-    daemon::Daemon,
-    namespace::{NamespaceFixture, in_time},
-};
+use crate::fixtures::{LIMIT, daemon::Daemon, namespace::NamespaceFixture};
 
 const NAME: &str = "foos.samplecontroller.k8s.io";
 const INFORMER: &str = "informer/foos.v1alpha1.samplecontroller.k8s.io";
@@ -29,8 +25,9 @@ fn crds(plane: &ControlPlane) -> Result<Api<CustomResourceDefinition>> {
 /// Creates a Foo as soon as the apiserver serves Foos, and waits until the Foo is ready.
 async fn settle_as_soon_as_served(fixture: &NamespaceFixture, name: &str) -> Result<()> {
     eventually(LIMIT, "Foos to be served", || fixture.create_foo(name, name, 1)).await?;
-    let settled = fixture.wait_for_condition(name, "Ready", portreeve_api::conditions::ConditionStatus::True);
-    in_time("a Foo is ready once its definition is served", settled).await?;
+    fixture
+        .wait_for_condition(name, "Ready", portreeve_api::conditions::ConditionStatus::True)
+        .await?;
     Ok(())
 }
 

@@ -26,7 +26,7 @@ use tempfile::TempDir;
 use crate::fixtures::{
     LIMIT,
     admin::Admin,
-    daemon::{Daemon, SHORT_ELECTION},
+    daemon::{Daemon, LONG_LEASE},
     namespace::NamespaceFixture,
 };
 
@@ -163,7 +163,7 @@ impl Replicas {
         let files = Files::new()?;
         files.write_pair(&plane.authority().client_certificate("portreeve", "before")?)?;
         let kubeconfig = files.write_kubeconfig(&plane)?;
-        let flags = [&SHORT_ELECTION[..], &["--controllers=foo"]].concat();
+        let flags = [&LONG_LEASE[..], &["--controllers=foo"]].concat();
         let leader = Daemon::start_as(&plane, &kubeconfig, "leader", &flags).await?;
         leader.wait_for_line(&["acquired the lease"]).await?;
         let standby = Daemon::start_as(&plane, &kubeconfig, "standby", &flags).await?;

@@ -4,6 +4,7 @@
 mod crates;
 mod cycles;
 mod files;
+mod leases;
 mod modules;
 mod names;
 mod planes;

@@ -56,11 +56,9 @@ async fn the_report_contains_due_runs_of_v2() -> Result<()> {
 
 #[tokio::test]
 async fn the_report_contains_the_measures_of_the_bare_client() -> Result<()> {
-    let rows = "foreground-3000,orphan-3000,graph,foo-1000,admission,convert-to-v2,convert-to-v1";
+    let rows = "foreground-3000,foo-1000,admission,convert-to-v2";
     let parts = [
         "| `foreground-3000` | DELETE to the end | ",
-        "| `orphan-3000` | DELETE to the end | ",
-        "| `graph` | objects removed | ",
         "| row | measure | floor | floor-status | ",
         "| `foo-1000` | first POST to last Deployment | ",
         "| `foo-1000` | first POST to last status | – | ",
@@ -68,7 +66,6 @@ async fn the_report_contains_the_measures_of_the_bare_client() -> Result<()> {
         "| `admission` | p99 | ",
         "## Conversion webhooks",
         "| `convert-to-v2` | list in pages | ",
-        "| `convert-to-v1` | list without a limit | ",
     ];
     ensure_reported(rows, &parts).await
 }

@@ -45,6 +45,12 @@ impl<T, E: Display> PollResult for Result<T, E> {
     }
 }
 
+/// Returns how long to wait before the next poll of a wait that has begun then: the longer the
+/// wait, the fewer polls, so that concurrent waits do not keep the servers busy.
+pub(crate) fn poll_interval(began: Instant) -> Duration {
+    (began.elapsed() / 10).clamp(INTERVAL, LONGEST_INTERVAL)
+}
+
 /// Polls until the condition holds, and returns its value. `what` completes the message "timed out
 /// waiting for".
 ///
@@ -67,9 +73,7 @@ where
             Ok(found) => return Ok(found),
             Err(state) => seen = state,
         }
-        // Poll less often the longer the wait, so that concurrent waits do not keep the servers
-        // busy.
-        let interval = (began.elapsed() / 10).clamp(INTERVAL, LONGEST_INTERVAL);
+        let interval = poll_interval(began);
         if Instant::now() + interval > deadline {
             break;
         }

@@ -32,8 +32,6 @@ use crate::template::{self, OWN_LEASES, starts_with_any};
 const MOST_IDLE: usize = 8;
 /// How long the apiserver may take to notice what was removed.
 const RESET_LIMIT: Duration = Duration::from_secs(30);
-/// A plane with more keys than this is started anew, which is as fast as to remove them.
-const MOST_KEYS: usize = 2_000;
 /// The number of concurrent requests to etcd.
 const REQUESTS: usize = 8;
 
@@ -218,7 +216,6 @@ impl Entry {
             .keys()
             .filter(|key| !initial.contains_key(*key) && !starts_with_any(key, &OWN_LEASES))
             .collect();
-        ensure!(added.len() <= MOST_KEYS, "{} keys are left", added.len());
         let changed: Vec<&mut Stored> = initial
             .values_mut()
             .filter(|stored| {

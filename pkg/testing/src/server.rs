@@ -15,12 +15,12 @@ use rustix::process::Signal;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::etcd::Etcd;
+use crate::eventually::poll_interval;
 use crate::process::{Output, Process};
 use crate::scratch::ScratchDir;
 
 /// Far more than a start takes (3 s), for busy machines.
 const READY_LIMIT: Duration = Duration::from_mins(3);
-const READY_INTERVAL: Duration = Duration::from_millis(100);
 /// The time limit of one readiness probe.
 const PROBE_LIMIT: Duration = Duration::from_secs(5);
 /// How long a server may take to stop after its signal.
@@ -94,7 +94,7 @@ impl ServerProcess {
             bail!("{name} is already running");
         }
         let process = Process::launch(name, program, args, &[], &Output::Log(&self.log), self.scratch.hold()?)?;
-        let deadline = Instant::now() + READY_LIMIT;
+        let began = Instant::now();
         loop {
             let probed = timeout(PROBE_LIMIT, probe.ready()).await;
             let state = match probed.unwrap_or_else(|_| Err(anyhow!("no answer in {PROBE_LIMIT:?}"))) {
@@ -106,11 +106,11 @@ impl ServerProcess {
                 let port_taken = process.log_tail().contains("address already in use");
                 return Err(if port_taken { error.context(PortTaken) } else { error });
             }
-            if Instant::now() >= deadline {
+            if began.elapsed() >= READY_LIMIT {
                 return Err(state)
                     .with_context(|| format!("{name} was not ready within {READY_LIMIT:?}{}", process.log_tail()));
             }
-            sleep(READY_INTERVAL).await;
+            sleep(poll_interval(began)).await;
         }
         *self.process.lock() = Some(process);
         Ok(())

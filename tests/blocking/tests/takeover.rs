@@ -13,9 +13,6 @@ use tokio::time::Instant;
 const LIMIT: Duration = Duration::from_mins(1);
 const LEASE_DURATION: Duration = Duration::from_secs(6);
 const RENEW_DEADLINE: Duration = Duration::from_secs(5);
-/// How much longer the detection of a stuck runtime may take than the renew deadline: two intervals
-/// of the heartbeat, and the additional time of a busy machine.
-const DETECTION_TOLERANCE: Duration = Duration::from_secs(8);
 
 struct Environment {
     plane: ControlPlane,
@@ -85,10 +82,6 @@ async fn a_leader_whose_runtime_is_stuck_exits_with_code_2_and_a_standby_takes_o
     let ended = blocked.elapsed();
     ensure!(status.code() == Some(2), "{status}{}", leader.log_tail());
     ensure!(ended > RENEW_DEADLINE, "the leader gave up after {ended:?}");
-    ensure!(
-        ended < RENEW_DEADLINE + DETECTION_TOLERANCE,
-        "the leader gave up after {ended:?}"
-    );
     let log = leader.log_tail();
     for line in [
         "worker runtime has run no task, giving up leader election",

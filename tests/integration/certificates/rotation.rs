@@ -23,7 +23,7 @@ use super::{
 use crate::fixtures::{
     LIMIT,
     clock::OffsetClock,
-    daemon::{Daemon, SHORT_ELECTION},
+    daemon::{Daemon, EXPIRING_LEASE},
     in_process::InProcess,
 };
 
@@ -42,7 +42,7 @@ async fn a_second_replica_finishes_the_rotation() -> Result<()> {
     let start = async |name: &str, grace_period: &str| {
         let grace_period = format!("--tls-ca-grace-period={grace_period}");
         let namespace = "--leader-elect-resource-namespace=portreeve-system";
-        let flags = [&FLAGS[..], &SHORT_ELECTION, &[&*listed, &*grace_period, namespace]].concat();
+        let flags = [&FLAGS[..], &EXPIRING_LEASE, &[&*listed, &*grace_period, namespace]].concat();
         Daemon::start(&plane, name, &flags).await
     };
     let first = start("first", "1h").await?;

@@ -169,6 +169,7 @@ fn usage_errors_name_the_mistake_and_a_fix() -> Result<()> {
             &["--leader-elect-groups=foo"],
             &["--leader-elect-groups", "CONTROLLER=GROUP"],
         ),
+        // Shorter than the default deadline, so the daemon does not start.
         (
             &["--leader-elect-lease-duration=5s"],
             &[

@@ -24,9 +24,8 @@ use tokio::time::{Instant, interval, timeout};
 
 use crate::fixtures::{
     LIMIT,
-    daemon::{Daemon, SHORT_ELECTION},
+    daemon::{Daemon, EXPIRING_LEASE},
     in_process::InProcess,
-    namespace::in_time,
 };
 
 const NOTE: &str = "a-test.example.com/note";
@@ -136,7 +135,7 @@ impl AnnotationEnvironment {
 
     async fn replica(&self, name: &str) -> Result<Replica> {
         let scribe = format!("--scribe={name}");
-        let flags: Vec<_> = SHORT_ELECTION.iter().copied().chain([&*scribe]).collect();
+        let flags: Vec<_> = EXPIRING_LEASE.iter().copied().chain([&*scribe]).collect();
         let daemon = InProcess::start_as(
             self.plane.kubeconfig(),
             Arc::new(SystemClock),
@@ -222,7 +221,7 @@ async fn an_annotation_survives_renewals_a_release_a_takeover_and_a_kill() -> Re
         "the release removed the annotation"
     );
     // A daemon that does not know the annotation leads in between, and is killed.
-    let flags: Vec<_> = SHORT_ELECTION
+    let flags: Vec<_> = EXPIRING_LEASE
         .iter()
         .copied()
         .chain(["--controllers=foo", "--install-crds"])
@@ -268,12 +267,11 @@ async fn leader_and_standby_observe_manual_changes_of_annotations_at_once() -> R
     for (value, note) in [(json!("again"), Some("again")), (Value::Null, None)] {
         environment.annotate(value).await?;
         for replica in [&mut leader, &mut standby] {
-            let what = format!("{} observes {note:?}", replica.name);
             let observed = async {
                 timeout(LIMIT, replica.lease_annotations.changed()).await?;
                 anyhow::Ok(replica.note())
             };
-            let observed = in_time(&what, observed).await?;
+            let observed = observed.await?;
             ensure!(observed.as_deref() == note, "{observed:?}");
         }
     }

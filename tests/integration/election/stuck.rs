@@ -36,6 +36,7 @@ impl ElectionEnvironment {
 async fn a_blocked_runtime_keeps_its_lease_only_until_the_renew_deadline() -> Result<()> {
     let environment = ElectionEnvironment::new().await?;
     let namespace = environment.plane.namespace("blocked").await?;
+    // The test waits until the Lease is lost.
     let flags = [
         "--leader-elect-lease-duration=12s",
         "--leader-elect-renew-deadline=10s",

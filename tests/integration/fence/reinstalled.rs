@@ -14,7 +14,7 @@ use super::{UUID, environment::FenceEnvironment};
 use crate::fixtures::{
     LIMIT,
     admin::OPEN,
-    daemon::{Daemon, SHORT_ELECTION, printed},
+    daemon::{Daemon, LONG_LEASE, printed},
     namespace::NamespaceFixture,
     rbac,
     tokens::pod_kubeconfig,
@@ -108,7 +108,7 @@ async fn start_leader(plane: &ControlPlane, environment: &FenceEnvironment<'_>) 
     )
     .await?;
     let kubeconfig = pod_kubeconfig(plane, &environment.namespace, &environment.account, "leader").await?;
-    let flags = [&flags[..], &SHORT_ELECTION, &[OPEN]].concat();
+    let flags = [&flags[..], &LONG_LEASE, &[OPEN]].concat();
     let daemon = Daemon::start_with(plane, &kubeconfig, "leader", &flags, &[("POD_NAME", "leader")]).await?;
     daemon.wait_for_line(&["acquired the lease"]).await?;
     daemon.admin.wait_until_ready().await?;

@@ -9,11 +9,7 @@ use portreeve_api::conditions::{self, ConditionStatus};
 use portreeve_testing::eventually;
 use serde_json::json;
 
-use crate::fixtures::{
-    LIMIT,
-    namespace::{in_time, replicas},
-    shared_daemon::fixture,
-};
+use crate::fixtures::{LIMIT, namespace::replicas, shared_daemon::fixture};
 
 #[tokio::test]
 async fn a_foreign_deployment_is_never_modified_and_the_foo_recovers_after_its_deletion() -> Result<()> {
@@ -44,8 +40,9 @@ async fn a_foreign_deployment_is_never_modified_and_the_foo_recovers_after_its_d
     ensure!(now.managed_fields() == foreign.managed_fields(), "{now:?}");
 
     fixture.delete_deployment("web").await?;
-    let ours = fixture.wait_for_deployment("web", "the Foo's", |found| replicas(found) == Some(3));
-    let ours = in_time("a Foo recovers from a conflict", ours).await?;
+    let ours = fixture
+        .wait_for_deployment("web", "the Foo's", |found| replicas(found) == Some(3))
+        .await?;
     ensure!(
         ours.owner_references()
             .iter()
@@ -90,8 +87,9 @@ async fn the_second_of_two_foos_with_the_same_deployment_name_waits_for_the_name
     fixture
         .merge_foo("first", json!({"spec": {"deploymentName": "elsewhere"}}))
         .await?;
-    let taken_over = fixture.wait_for_deployment("first", "the second Foo's", |found| replicas(found) == Some(2));
-    in_time("the name passes to the Foo that waited for it", taken_over).await?;
+    fixture
+        .wait_for_deployment("first", "the second Foo's", |found| replicas(found) == Some(2))
+        .await?;
     fixture
         .wait_for_condition("second", "Ready", ConditionStatus::True)
         .await?;
@@ -120,8 +118,9 @@ async fn a_deployment_of_an_earlier_foo_of_the_same_name_is_foreign() -> Result<
     let now = fixture.deployments().get("web").await?;
     ensure!(now.resource_version() == orphan.resource_version(), "{now:?}");
     fixture.delete_deployment("web").await?;
-    let ours = fixture.wait_for_deployment("web", "the later Foo's", |found| replicas(found) == Some(5));
-    in_time("the later Foo gets its Deployment", ours).await?;
+    fixture
+        .wait_for_deployment("web", "the later Foo's", |found| replicas(found) == Some(5))
+        .await?;
     Ok(())
 }
 
@@ -150,8 +149,7 @@ async fn a_foo_renamed_into_a_conflict_keeps_its_deployment() -> Result<()> {
     })
     .await?;
     fixture.set_available("taken", 2).await?;
-    let gone = fixture.wait_for_no_deployment("web");
-    in_time("the old Deployment is deleted after the conflict", gone).await?;
+    fixture.wait_for_no_deployment("web").await?;
     fixture
         .wait_for_condition("web", "Ready", ConditionStatus::True)
         .await?;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::fixtures::{
     manifests,
-    namespace::{image, in_time, replicas},
+    namespace::{image, replicas},
     shared_daemon::fixture,
 };
 
@@ -58,7 +58,7 @@ pub(super) fn desired(foo: &Foo) -> Value {
 #[tokio::test]
 async fn a_foo_gets_the_desired_deployment() -> Result<()> {
     let fixture = fixture("create").await?;
-    let (foo, deployment) = in_time("a new Foo is settled", fixture.ready_foo("web", 2)).await?;
+    let (foo, deployment) = fixture.ready_foo("web", 2).await?;
     ensure!(owned(&deployment) == desired(&foo), "{:#}", owned(&deployment));
     let managers: Vec<_> = deployment
         .managed_fields()
@@ -116,8 +116,9 @@ async fn the_deployment_follows_the_spec() -> Result<()> {
     let fixture = fixture("rescale").await?;
     fixture.ready_foo("web", 1).await?;
     fixture.merge_foo("web", json!({"spec": {"replicas": 5}})).await?;
-    let grown = fixture.wait_for_deployment("web", "5 replicas", |found| replicas(found) == Some(5));
-    in_time("a new replica count reaches the Deployment", grown).await?;
+    fixture
+        .wait_for_deployment("web", "5 replicas", |found| replicas(found) == Some(5))
+        .await?;
     let foo = fixture
         .wait_for_condition("web", "Ready", ConditionStatus::True)
         .await?;
@@ -147,8 +148,9 @@ async fn drift_of_any_owned_field_is_repaired() -> Result<()> {
             owned(&drifted) != desired(&foo),
             "the patch of {what} changed no owned field"
         );
-        let repaired = fixture.wait_for_deployment("web", "the desired fields", |found| owned(found) == desired(&foo));
-        let repaired = in_time(&format!("drift of {what} is repaired"), repaired).await?;
+        let repaired = fixture
+            .wait_for_deployment("web", "the desired fields", |found| owned(found) == desired(&foo))
+            .await?;
         ensure!(
             repaired.uid() == deployment.uid(),
             "{what}: the Deployment was recreated"
@@ -215,8 +217,9 @@ async fn a_deleted_deployment_is_recreated() -> Result<()> {
     let fixture = fixture("deleted").await?;
     let (foo, before) = fixture.ready_foo("web", 2).await?;
     fixture.delete_deployment("web").await?;
-    let again = fixture.wait_for_deployment("web", "a new Deployment", |found| found.uid() != before.uid());
-    let again = in_time("a deleted Deployment is recreated", again).await?;
+    let again = fixture
+        .wait_for_deployment("web", "a new Deployment", |found| found.uid() != before.uid())
+        .await?;
     ensure!(owned(&again) == desired(&foo), "{:#}", owned(&again));
     Ok(())
 }

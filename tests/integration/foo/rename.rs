@@ -14,10 +14,7 @@ use serde_json::json;
 use super::deployment::{desired, owned};
 use crate::{
     faults::admission::{allow_deployment_deletions, reject_deployment_deletions},
-    fixtures::{
-        namespace::{NamespaceFixture, in_time},
-        shared_daemon::fixture,
-    },
+    fixtures::{namespace::NamespaceFixture, shared_daemon::fixture},
 };
 
 async fn rename(fixture: &NamespaceFixture, foo: &str, deployment: &str) -> Result<Foo> {
@@ -64,8 +61,7 @@ async fn the_old_deployment_is_deleted_when_the_new_one_is_available() -> Result
     ensure!(kept.resource_version() == old.resource_version(), "{kept:?}");
 
     fixture.set_available("shop", 2).await?;
-    let gone = fixture.wait_for_no_deployment("web");
-    in_time("the old Deployment is deleted after a rename", gone).await?;
+    fixture.wait_for_no_deployment("web").await?;
     let foo = wait_for_renaming(&fixture, "web", ConditionStatus::False, "Renamed").await?;
     let shop = fixture.deployments().get("shop").await?;
     ensure!(owned(&shop) == desired(&foo), "{:#}", owned(&shop));
@@ -156,8 +152,9 @@ async fn a_foo_that_is_created_for_a_kept_name_gets_it_at_once() -> Result<()> {
     rename(&fixture, "first", "elsewhere").await?;
     wait_for_renaming(&fixture, "first", ConditionStatus::True, "DeploymentNotObserved").await?;
     fixture.create_foo("second", "first", 2).await?;
-    let second = fixture.wait_for_condition("second", "Ready", ConditionStatus::True);
-    in_time("the name passes to the new Foo", second).await?;
+    fixture
+        .wait_for_condition("second", "Ready", ConditionStatus::True)
+        .await?;
     wait_for_renaming(&fixture, "first", ConditionStatus::False, "Renamed").await?;
     Ok(())
 }
@@ -189,13 +186,9 @@ async fn exchange(fixture: &NamespaceFixture, names: &[&str]) -> Result<()> {
         ensure!(kept.metadata.deletion_timestamp.is_none(), "{kept:?}");
     }
     rename(fixture, closing.0, closing.1).await?;
-    let done = async {
-        for (foo, deployment) in &renames {
-            wait_for_own_deployment(fixture, foo, deployment).await?;
-        }
-        anyhow::Ok(())
-    };
-    in_time(&format!("{} Foos exchange their names", names.len()), done).await?;
+    for (foo, deployment) in &renames {
+        wait_for_own_deployment(fixture, foo, deployment).await?;
+    }
     let deployments = fixture.deployments().list(&ListParams::default()).await?.items;
     ensure!(deployments.len() == names.len(), "{deployments:?}");
     Ok(())
@@ -240,11 +233,8 @@ async fn two_foos_swap_names_once_no_third_one_asks_for_them() -> Result<()> {
         ensure!(kept.resource_version() == old.resource_version(), "{kept:?}");
     }
     fixture.foos().delete("third", &DeleteParams::default()).await?;
-    let swapped = async {
-        wait_for_own_deployment(&fixture, "blue", "green").await?;
-        wait_for_own_deployment(&fixture, "green", "blue").await
-    };
-    in_time("two Foos swap names after the third one is gone", swapped).await
+    wait_for_own_deployment(&fixture, "blue", "green").await?;
+    wait_for_own_deployment(&fixture, "green", "blue").await
 }
 
 /// In a conflict with a Deployment that no Foo gives up, the old Deployment is all that runs.
@@ -271,7 +261,8 @@ async fn a_foo_in_conflict_keeps_its_deployment_although_another_foo_asks_for_th
         "{now:?}"
     );
     fixture.delete_deployment("taken").await?;
-    let passed = fixture.wait_for_condition("other", "Ready", ConditionStatus::True);
-    in_time("the name passes on when the conflict ends", passed).await?;
+    fixture
+        .wait_for_condition("other", "Ready", ConditionStatus::True)
+        .await?;
     Ok(())
 }

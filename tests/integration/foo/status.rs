@@ -8,10 +8,7 @@ use kube::{
 use portreeve_api::conditions::{self, ConditionStatus};
 use serde_json::json;
 
-use crate::fixtures::{
-    namespace::{in_time, replicas},
-    shared_daemon::fixture,
-};
+use crate::fixtures::{namespace::replicas, shared_daemon::fixture};
 
 #[tokio::test]
 async fn the_status_follows_the_deployment() -> Result<()> {
@@ -20,12 +17,13 @@ async fn the_status_follows_the_deployment() -> Result<()> {
     for available in [1, 3, 0] {
         fixture.set_available("web", available).await?;
         let what = format!("{available} available");
-        let foo = fixture.wait_for_foo("web", &what, |foo| {
-            foo.status
-                .as_ref()
-                .is_some_and(|status| status.available_replicas == available)
-        });
-        let foo = in_time("the availability reaches the status", foo).await?;
+        let foo = fixture
+            .wait_for_foo("web", &what, |foo| {
+                foo.status
+                    .as_ref()
+                    .is_some_and(|status| status.available_replicas == available)
+            })
+            .await?;
         let status = foo.status.context("the Foo has no status")?;
         ensure!(Some(status.observed_generation) == foo.metadata.generation);
         let conditions: Vec<_> = status

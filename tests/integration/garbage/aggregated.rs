@@ -17,7 +17,7 @@ use super::{
 };
 use crate::fixtures::{
     LIMIT, RETRY_LIMIT,
-    daemon::SHORT_ELECTION,
+    daemon::LONG_LEASE,
     dynamic_client::{DynamicClient, Policy, ensure_throughout},
     object_builder::{ObjectBuilder, config_map, secret},
 };
@@ -219,7 +219,7 @@ async fn known_dependents_are_orphaned_when_their_api_returns() -> Result<()> {
     let api = AggregatedApi::start("gc-api-returns").await?;
     let registration = api.register().await?;
     let (owner, dependent) = api.create_family().await?;
-    let collector = Collector::start(&api.main, &SHORT_ELECTION).await?;
+    let collector = Collector::start(&api.main, &LONG_LEASE).await?;
     collector.wait_until_observes(&[&dependent]).await?;
     api.dynamic_client.delete(&registration, Policy::Background).await?;
     api.wait_until_served(false).await?;
@@ -258,7 +258,7 @@ async fn unknown_dependents_are_orphaned_when_their_api_returns() -> Result<()> 
     api.register().await?;
     let (owner, dependent) = api.create_family().await?;
     api.other.apiserver().stop().await?;
-    let collector = Collector::start(&api.main, &SHORT_ELECTION).await?;
+    let collector = Collector::start(&api.main, &LONG_LEASE).await?;
     collector
         .daemon
         .wait_for_line(&["keeping the last known resources", GROUP])

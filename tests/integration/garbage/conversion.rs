@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{collector::Collector, test_crd::TestCrd, unlistable::wait_until_released};
 use crate::fixtures::{
     LIMIT,
-    daemon::{ALL_CONTROLLERS, Daemon, SHORT_ELECTION},
+    daemon::{ALL_CONTROLLERS, Daemon, EXPIRING_LEASE},
     dynamic_client::{DynamicClient, Policy},
     namespace::NamespaceFixture,
     object_builder::{ObjectBuilder, config_map, pod, replication_controller, secret},
@@ -81,7 +81,7 @@ async fn everything_else_works_while_somebodys_conversion_is_broken() -> Result<
     let dynamic_client = DynamicClient::new(&plane, "somebody").await?;
     let crd = TestCrd::namespaced(&dynamic_client).await?;
     // An orphan deletion must record its owner in the annotation of the Lease.
-    let flags = [&["--install-crds", &**ALL_CONTROLLERS][..], &SHORT_ELECTION].concat();
+    let flags = [&["--install-crds", &**ALL_CONTROLLERS][..], &EXPIRING_LEASE].concat();
     let daemon = Daemon::start(&plane, "before", &flags).await?;
     daemon.admin.wait_until_ready().await?;
     let owner = dynamic_client.create(config_map("owner-of-both")).await?;

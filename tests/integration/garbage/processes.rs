@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     audit::{AuditChecker, AuditLog, GuardedLease, policy},
-    fixtures::{LIMIT, daemon::SHORT_ELECTION, rbac::printed_rules},
+    fixtures::{LIMIT, daemon::EXPIRING_LEASE, rbac::printed_rules},
 };
 
 pub(super) const LEASE: &str = "portreeve";
@@ -92,7 +92,7 @@ async fn a_standby_completes_the_cascade_of_a_killed_leader() -> Result<()> {
 
 /// Starts a replica, leader or standby, and waits until it is ready.
 pub(super) async fn replica(cluster: &CollectorCluster, name: &str, more: &[&str]) -> Result<Collector> {
-    let args: Vec<&str> = SHORT_ELECTION.iter().chain(more).copied().collect();
+    let args: Vec<&str> = EXPIRING_LEASE.iter().chain(more).copied().collect();
     Collector::start_with(&cluster.plane, &cluster.kubeconfig, name, &args, &[("POD_NAME", name)]).await
 }
 

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::fixtures::{
     LIMIT, RETRY_LIMIT,
-    daemon::SHORT_ELECTION,
+    daemon::EXPIRING_LEASE,
     dynamic_client::{DynamicClient, Policy},
     object_builder::config_map,
 };
@@ -73,7 +73,7 @@ async fn an_orphan_deletion_ends_without_resources_that_cannot_be_listed() -> Re
     let mut replicas = Vec::new();
     for name in ["replica-a", "replica-b"] {
         let pod = [("POD_NAME", name)];
-        let replica = Collector::start_with(&plane, plane.kubeconfig(), name, &SHORT_ELECTION, &pod).await?;
+        let replica = Collector::start_with(&plane, plane.kubeconfig(), name, &EXPIRING_LEASE, &pod).await?;
         replica.wait_until_synced().await?;
         replicas.push((name, replica));
     }
@@ -198,7 +198,7 @@ async fn an_invalid_record_is_kept_until_it_is_removed() -> Result<()> {
     let crd = TestCrd::namespaced(&dynamic_client).await?;
     let other_form = json!({"version": 2});
     create_lease(&plane, &other_form).await?;
-    let collector = Collector::start_as(&plane, plane.kubeconfig(), "elected", &SHORT_ELECTION).await?;
+    let collector = Collector::start_as(&plane, plane.kubeconfig(), "elected", &EXPIRING_LEASE).await?;
     let owner = dynamic_client.create(config_map("owner")).await?;
     let dependent = dynamic_client
         .create(crd.instance("dependent").owned_by(&owner))
@@ -232,7 +232,7 @@ async fn an_orphan_deletion_waits_while_the_owner_cannot_be_recorded() -> Result
     let dynamic_client = DynamicClient::new(&plane, "gc-unrecorded").await?;
     let crd = TestCrd::namespaced(&dynamic_client).await?;
     let full = fill_annotation(&plane).await?;
-    let elected = Collector::start_as(&plane, plane.kubeconfig(), "elected", &SHORT_ELECTION).await?;
+    let elected = Collector::start_as(&plane, plane.kubeconfig(), "elected", &EXPIRING_LEASE).await?;
     let alone = Collector::start_as(&plane, plane.kubeconfig(), "alone", &[]).await?;
     let owner = dynamic_client.create(config_map("owner")).await?;
     let dependent = dynamic_client

@@ -16,7 +16,7 @@ use crate::{
     fixtures::{
         LIMIT,
         admin::{Credentials, Metrics},
-        daemon::{ALL_CONTROLLERS, Daemon, SHORT_ELECTION},
+        daemon::{ALL_CONTROLLERS, Daemon, LONG_LEASE},
         dynamic_client::{DynamicClient, Policy},
         jobs::Jobs,
         namespace::NamespaceFixture,
@@ -254,7 +254,7 @@ async fn families_of_kubernetes_have_the_same_types_labels_and_buckets() -> Resu
         "--kube-api-qps=1000",
         "--kube-api-burst=1000",
     ];
-    let flags: Vec<_> = flags.into_iter().chain(SHORT_ELECTION).collect();
+    let flags: Vec<_> = flags.into_iter().chain(LONG_LEASE).collect();
     let daemon = Daemon::start_closed(&plane, plane.kubeconfig(), "families", &flags).await?;
     let scraper = account_token(&plane, &system, "scraper", vec![rule(&["/metrics"])]).await?;
     daemon.admin.wait_until_ready().await?;

@@ -22,7 +22,7 @@ use super::manifests::webhooks::with_components;
 use crate::fixtures::{
     LIMIT,
     admin::{self, Admin},
-    daemon::{Daemon, SHORT_ELECTION, printed},
+    daemon::{Daemon, LONG_LEASE, printed},
     manifests,
     rbac::{ACCOUNT, printed_rules},
 };
@@ -69,7 +69,7 @@ impl Environment {
             "--webhook-port=9443" => format!("--webhook-port={port}"),
             _ => arg.replace(NAMESPACE, self.system.name()),
         });
-        Ok(args.chain(SHORT_ELECTION.map(str::to_owned)).collect())
+        Ok(args.chain(LONG_LEASE.map(str::to_owned)).collect())
     }
 
     /// Grants an account the printed rights and those of the component, except those on these

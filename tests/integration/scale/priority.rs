@@ -22,7 +22,7 @@ use super::is_full_size;
 use crate::fixtures::{
     LIMIT,
     admin::Metrics,
-    daemon::{Daemon, SHORT_ELECTION, printed},
+    daemon::{Daemon, EXPIRING_LEASE, printed},
     manifests,
     namespace::unrelated_deployment,
     rbac::{ACCOUNT, FooAccount},
@@ -37,9 +37,9 @@ const WRITES: usize = 32;
 /// The seconds that the webhook takes, in which the write has a seat.
 const WEBHOOK_SECONDS: i32 = 3;
 
-/// How long the leader must keep the Lease: more than the lease duration of [`SHORT_ELECTION`].
+/// How long the leader must keep the Lease: more than the lease duration of [`EXPIRING_LEASE`].
 fn hold() -> Duration {
-    Duration::from_secs(if is_full_size() { 60 } else { 8 })
+    Duration::from_secs(if is_full_size() { 60 } else { 14 })
 }
 
 /// Makes every creation of a Deployment in the namespace take [`WEBHOOK_SECONDS`]: the listener,
@@ -130,7 +130,7 @@ async fn a_leader_keeps_its_lease_under_its_own_load_only_with_the_flow_schema()
     for document in manifests::documents(&printed)? {
         manifests::apply(&admin, &document, None, &PatchParams::apply("an-administrator")).await?;
     }
-    let daemon = Daemon::start_as(&plane, &account.kubeconfig, "leader", &SHORT_ELECTION).await?;
+    let daemon = Daemon::start_as(&plane, &account.kubeconfig, "leader", &EXPIRING_LEASE).await?;
     daemon.wait_for_line(&["acquired the lease"]).await?;
     daemon.admin.wait_until_ready().await?;
 

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::environment::Environment;
 use crate::fixtures::{
     LIMIT,
-    daemon::SHORT_ELECTION,
+    daemon::LONG_LEASE,
     webhooks::{WebhookDaemon, configurations, create, crontab, install},
 };
 
@@ -17,7 +17,7 @@ use crate::fixtures::{
 async fn a_replica_serves_on_after_sigterm_until_the_delay_has_passed() -> Result<()> {
     let plane = ControlPlane::pooled().await?;
     let delay = "--webhook-shutdown-delay=3s";
-    let flags = [&SHORT_ELECTION[..], &[delay, "--leader-elect"]].concat();
+    let flags = [&LONG_LEASE[..], &[delay, "--leader-elect"]].concat();
     let Environment { plane, daemon: leader } = Environment::start(plane, &flags).await?;
     let client = plane.client()?;
     leader.daemon.wait_for_line(&["acquired the lease"]).await?;
@@ -46,7 +46,7 @@ async fn a_replica_serves_on_after_sigterm_until_the_delay_has_passed() -> Resul
 
 #[tokio::test]
 async fn a_standby_serves_webhooks() -> Result<()> {
-    let flags = [&SHORT_ELECTION[..], &["--leader-elect"]].concat();
+    let flags = [&LONG_LEASE[..], &["--leader-elect"]].concat();
     let Environment { plane, daemon: leader } = Environment::start(ControlPlane::pooled().await?, &flags).await?;
     leader.daemon.wait_for_line(&["acquired the lease"]).await?;
     let flags = [&flags[..], &[crate::fixtures::webhooks::CONTROLLERS]].concat();

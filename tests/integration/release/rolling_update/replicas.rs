@@ -16,7 +16,7 @@ use crate::fixtures::{
     LIMIT,
     admin::{Admin, OPEN},
     balancer::Balancer,
-    daemon::{Daemon, PROGRAM, SHORT_ELECTION},
+    daemon::{Daemon, LONG_LEASE, PROGRAM},
     repository::printed_folder,
     webhooks::WebhookDaemon,
 };
@@ -118,7 +118,7 @@ impl Replicas {
             None => Vec::new(),
         };
         let mut flags = vec![OPEN, "--controllers=crontab", "--leader-elect", LEASE_NAMESPACE];
-        flags.extend(SHORT_ELECTION);
+        flags.extend(LONG_LEASE);
         flags.extend(serving.iter().map(String::as_str));
         if webhooks.is_some() {
             flags.push("--webhook-shutdown-delay=1s");
