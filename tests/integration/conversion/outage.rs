@@ -19,7 +19,7 @@ use crate::fixtures::{
     conversion::{CronTabs, Definition, by_daemon, serve_both, v2, versions, webhook},
     in_process::InProcess,
     schedules::{minutes, next_minute},
-    webhooks::{WebhookDaemon, install_definitions},
+    webhooks::{NO_SHUTDOWN_DELAY, WebhookDaemon, install_definitions},
 };
 
 /// A CronTab with two schedules that are due at the same times, every `STEP` minutes.
@@ -70,7 +70,7 @@ impl Converting {
         let flags: Vec<_> = own
             .iter()
             .map(String::as_str)
-            .chain(["--controllers=crontab"])
+            .chain(["--controllers=crontab", NO_SHUTDOWN_DELAY])
             .collect();
         let clock = Arc::new(clock.clone());
         InProcess::start_as(plane.kubeconfig(), clock, portreeve::CONTROLLERS, &flags).await
