@@ -16,6 +16,9 @@ SEED ?=
 # Selects the features of dependencies that tests use, so that tests and other commands share
 # builds. No crate has examples.
 SHARED := --examples
+# Selects the features of dependencies that the workspace uses, without the crates that want those
+# of `portreeve`.
+PORTREEVE_ALONE := --exclude portreeve-blocking --exclude portreeve-example
 # Additional arguments for `make bench`, such as BENCH_FLAGS='--only=due --rounds=1'. The program
 # lists them with --help.
 BENCH_FLAGS ?=
@@ -80,7 +83,7 @@ lint: ## check format, lints, docs, the image's features, dependencies and the r
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --lib --bin portreeve-bench --bin portreeve-run $(SHARED)
-	$(CARGO) check --locked -p portreeve --bin portreeve --no-default-features
+	$(CARGO) check --locked --workspace $(PORTREEVE_ALONE) --bin portreeve --no-default-features
 	$(CARGO) test --locked --workspace --test tidy
 	@folder=$$(hack/deny/build) && "$$folder/cargo-deny" --locked check -D warnings licenses bans sources
 
@@ -122,5 +125,5 @@ image-binary: ## build only the image's static binary
 
 .PHONY: update
 update: ## regenerate definitions, policies, roles, fences, FlowSchemas, the PrometheusRule, docs/configuration.md and docs/metrics.md
-	UPDATE_EXPECT=1 $(CARGO) test --locked --package portreeve --lib crds_are_generated_from_the_types
+	UPDATE_EXPECT=1 $(CARGO) test --locked --package portreeve --lib -- crds_are_generated_from_the_types manifests::
 	@hack/update

@@ -6,6 +6,7 @@ mod deletion;
 mod deployment;
 mod migration;
 mod mutation;
+pub(crate) mod profile;
 mod rename;
 mod stale;
 mod status;

@@ -22,6 +22,7 @@ mod graph;
 mod orphan_failures;
 mod ownership_tree;
 mod processes;
+pub(crate) mod profile;
 mod recovery;
 mod references;
 pub(crate) mod restore;

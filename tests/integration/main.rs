@@ -34,6 +34,7 @@ mod metrics;
 mod migration;
 mod outages;
 mod paused;
+mod profile;
 mod reconciling;
 mod registry;
 mod release;

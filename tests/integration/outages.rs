@@ -8,7 +8,6 @@ use portreeve_testing::{CannedResponse, ControlPlane, FaultProxy, Matcher, Repea
 use serde_json::json;
 
 use crate::{
-    faults::controllers::informers,
     fixtures::{
         LIMIT, RETRY_LIMIT,
         daemon::{ALL_CONTROLLERS, Daemon},
@@ -17,6 +16,7 @@ use crate::{
         object_builder::config_map,
     },
     garbage::restore::{back_up, increase_versions, restore},
+    registry::informers,
 };
 
 /// The `Retry-After` of throttled requests, in seconds. It is longer than the recovery of a daemon.

@@ -1,49 +1,83 @@
-//! Checks that the test tables list every controller of the registry.
+//! The profiles of all controllers, and what follows from them.
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
+use portreeve_api::Resource;
 use portreeve_reconcile::{Descriptor, Rule};
+use portreeve_testing::Matcher;
 
 use crate::{
-    faults::controllers::{DECLARED, Reads},
-    rights::scenarios::SCENARIOS,
+    foo, garbage,
+    profile::{Profile, Reach, Reads},
+    schedules, ttl,
 };
 
-/// Ensures that a list in the tests has exactly the controllers of the registry. `advice` says how
-/// to add one.
-fn ensure_declared(declared: impl Iterator<Item = &'static str>, file: &str, advice: &str) -> Result<()> {
-    let registry: BTreeSet<_> = portreeve::CONTROLLERS
+/// The profile of every controller.
+pub(crate) static PROFILES: [&Profile; 5] = [
+    &schedules::profile::CRONTAB,
+    &schedules::profile::CRONJOB,
+    &foo::profile::PROFILE,
+    &garbage::profile::PROFILE,
+    &ttl::profile::PROFILE,
+];
+
+/// Returns the profiles of controllers with this reach.
+pub(crate) fn profiles_with(reach: Reach) -> impl Iterator<Item = &'static Profile> {
+    PROFILES.into_iter().filter(move |profile| profile.reach == reach)
+}
+
+/// Returns the names of all controllers.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    PROFILES.iter().map(|profile| profile.descriptor.name)
+}
+
+/// Returns the names of the controllers that read single objects at these times.
+pub(crate) fn names_with(reads: Reads) -> impl Iterator<Item = &'static str> {
+    let with = PROFILES.iter().filter(move |profile| profile.reads == reads);
+    with.map(|profile| profile.descriptor.name)
+}
+
+/// Returns the resources whose whole objects informers list and watch.
+pub(crate) fn watched_objects() -> Vec<&'static Resource> {
+    let mut watched: Vec<_> = PROFILES.iter().flat_map(|profile| profile.objects).collect();
+    watched.sort_by(|one, other| one.plural.cmp(&other.plural));
+    watched.dedup();
+    watched
+}
+
+/// Returns matchers for the lists or watches of each informer, which cover all namespaces. A
+/// dependent scan lists one namespace, so it does not match.
+pub(crate) fn informers(requests: fn() -> Matcher) -> Vec<(&'static str, Matcher)> {
+    let all = |resource: &'static Resource| {
+        let matcher = requests().path_prefix(resource.collection_path(None));
+        (&*resource.plural, matcher)
+    };
+    let objects = watched_objects().into_iter().map(all);
+    let metadata = PROFILES.iter().filter_map(|profile| profile.metadata.as_ref()).map(all);
+    objects
+        .map(|(name, requests)| (name, requests.whole()))
+        .chain(metadata.map(|(name, requests)| (name, requests.metadata())))
+        .collect()
+}
+
+#[test]
+fn every_controller_has_a_profile() -> Result<()> {
+    let controllers: BTreeSet<_> = portreeve::CONTROLLERS
         .iter()
         .map(|controller| controller.name)
         .collect();
-    let declared: BTreeSet<_> = declared.collect();
-    let (missing, unknown) = (&registry - &declared, &declared - &registry);
-    ensure!(missing.is_empty(), "{file} does not declare {missing:?}: {advice}");
+    let profiles: BTreeSet<_> = names().collect();
+    let missing = &controllers - &profiles;
     ensure!(
-        unknown.is_empty(),
-        "{file} declares {unknown:?}, which the registry does not list"
+        missing.is_empty(),
+        "PROFILES has no {missing:?}: write a Profile in the folder of the controller's tests and add it"
+    );
+    ensure!(
+        profiles == controllers && PROFILES.len() == profiles.len(),
+        "PROFILES has {profiles:?}, and the binary {controllers:?}"
     );
     Ok(())
-}
-
-#[test]
-fn faults_are_declared_for_every_controller() -> Result<()> {
-    ensure_declared(
-        DECLARED.iter().map(|declared| declared.controller),
-        "tests/integration/faults/controllers.rs",
-        "declare what the controller reads and watches, and give it work in each wave of \
-         tests/integration/chaos/work.rs",
-    )
-}
-
-#[test]
-fn a_rights_scenario_exists_for_every_controller() -> Result<()> {
-    ensure_declared(
-        SCENARIOS.iter().map(|scenario| scenario.controller),
-        "tests/integration/rights/scenarios.rs",
-        "add a scenario in which the controller uses each of its permissions",
-    )
 }
 
 /// Returns the resources on which a controller has all these verbs, as `resource.group`.
@@ -58,31 +92,27 @@ fn resources_with(controller: &Descriptor, verbs: &[&str]) -> BTreeSet<String> {
 
 /// A controller has the permission to read or watch exactly what its faults affect.
 #[test]
-fn the_declared_reads_and_watches_are_those_that_the_rules_allow() -> Result<()> {
-    for declared in &DECLARED {
-        let name = declared.controller;
-        let mut registry = portreeve::CONTROLLERS.iter();
-        let controller = registry.find(|controller| controller.name == name).context(name)?;
-        let may_read = !resources_with(controller, &["get"]).is_empty();
+fn the_reads_and_watches_of_a_profile_are_those_that_the_rules_allow() -> Result<()> {
+    for profile in PROFILES {
+        let name = profile.descriptor.name;
+        let may_read = !resources_with(&profile.descriptor, &["get"]).is_empty();
         ensure!(
-            may_read == (declared.reads != Reads::Never),
-            "tests/integration/faults/controllers.rs declares reads {:?} for {name}, but its RBAC rules {} `get`; \
-             correct the entry",
-            declared.reads,
+            may_read == (profile.reads != Reads::Never),
+            "the profile of {name} has reads {:?}, but its RBAC rules {} `get`; correct the profile",
+            profile.reads,
             if may_read { "allow" } else { "do not allow" }
         );
-        let objects = declared.objects.iter();
+        let objects = profile.objects.iter();
         let mut watched: BTreeSet<_> = objects
             .map(|resource| format!("{}.{}", resource.plural, resource.group))
             .collect();
-        if declared.metadata.is_some() {
+        if profile.metadata.is_some() {
             watched.insert("*.*".to_owned());
         }
-        let allowed = resources_with(controller, &["list", "watch"]);
+        let allowed = resources_with(&profile.descriptor, &["list", "watch"]);
         ensure!(
             watched == allowed,
-            "tests/integration/faults/controllers.rs declares that {name} watches {watched:?}, but its RBAC rules allow \
-             {allowed:?}; correct the entry"
+            "by its profile, {name} watches {watched:?}, but its RBAC rules allow {allowed:?}; correct the profile"
         );
     }
     Ok(())

@@ -3,7 +3,6 @@
 mod cluster_wide;
 mod permissions;
 mod required_verbs;
-pub(crate) mod scenarios;
 mod webhook_parameters;
 
 use anyhow::{Result, ensure};

@@ -10,6 +10,7 @@ mod life;
 mod names;
 mod namespaces;
 mod process;
+pub(crate) mod profile;
 mod restored;
 mod steps;
 mod unseen;

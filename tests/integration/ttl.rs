@@ -8,4 +8,5 @@
 mod environment;
 mod life;
 mod process;
+pub(crate) mod profile;
 mod recovery;

@@ -19,7 +19,9 @@ use serde_json::{Value, json};
 
 use crate::fixtures::{
     LIMIT,
-    daemon::administer,
+    daemon::{Daemon, administer},
+    dynamic_client::DynamicClient,
+    object_builder::config_map,
     webhooks::{WebhookDaemon, install_definitions},
 };
 
@@ -264,4 +266,28 @@ async fn schedules_run_while_the_conversion_is_away() -> Result<()> {
         .await?;
     upgrade.runs("after", &["default", "other"]).await?;
     Ok(())
+}
+
+/// A reference that somebody wrote by hand has the version that is withdrawn.
+#[tokio::test]
+async fn the_dependents_of_a_crontab_in_v2_are_collected_when_only_v1_is_served() -> Result<()> {
+    let upgrade = Upgrade::start().await?;
+    upgrade.enable().await?;
+    upgrade
+        .create(&CRONTABS_V2, "owner", v2(&[("default", "@daily")]))
+        .await?;
+    let owner = upgrade.crontabs(&CRONTABS_V2).get("owner").await?;
+    let dynamic_client = DynamicClient::of(&upgrade.namespace);
+    let child = dynamic_client.create(config_map("child").owned_by(&owner)).await?;
+    let referenced = &child.owner_references()[0].api_version;
+    ensure!(*referenced == CRONTABS_V2.api_version(), "{referenced}");
+    administer(&upgrade.plane, &["conversion", "disable"]).await?;
+
+    let collector = Daemon::start(&upgrade.plane, "collector", &["--controllers=garbagecollector"]).await?;
+    collector.admin.wait_until_ready().await?;
+    upgrade
+        .crontabs(&CRONTABS)
+        .delete("owner", &DeleteParams::default())
+        .await?;
+    dynamic_client.wait_until_gone(&child).await
 }

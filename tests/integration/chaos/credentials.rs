@@ -15,8 +15,8 @@ use tempfile::TempDir;
 
 use super::scenario::{Account, NAME, Scenario};
 use crate::{
-    faults::controllers::watched_objects,
     fixtures::{LIMIT, RETRY_LIMIT, tokens},
+    registry::watched_objects,
 };
 
 /// The number of polls between two connection resets. It leaves time to establish all connections

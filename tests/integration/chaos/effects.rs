@@ -6,30 +6,18 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, bail, ensure};
-use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::batch::v1::Job;
-use kube::{
-    Api, ResourceExt,
-    api::{ListParams, Patch, PatchParams},
-};
-use portreeve_api::conditions::ConditionStatus;
 use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Repeat, Signal, eventually};
-use serde_json::json;
 
 use super::scenario::Account;
 use crate::{
     audit::{AuditLog, Event, policy},
-    faults::controllers,
     fixtures::{
         LIMIT, RETRY_LIMIT,
         daemon::{ALL_CONTROLLERS, Daemon},
-        dynamic_client::{DynamicClient, Policy},
-        expected_objects::ExpectedObjects,
-        jobs::Jobs,
-        namespace::{NamespaceFixture, replicas},
-        object_builder::{config_map, secret},
-        schedules::{Kind, next_minute},
+        namespace::NamespaceFixture,
     },
+    profile::Expected,
+    registry::{self, PROFILES},
 };
 
 /// The maximum number of kills, far more than there are effects.
@@ -38,101 +26,38 @@ const MAX_KILLS: usize = 80;
 /// Work for every controller, created before the daemon starts.
 struct PendingWork {
     fixture: NamespaceFixture,
-    dynamic_client: DynamicClient,
-    expected_objects: ExpectedObjects,
-    /// A past time at which both schedules were due.
-    due: Timestamp,
+    /// The state that each controller must reach, by name.
+    expected: Vec<(&'static str, Box<dyn Expected>)>,
 }
 
 impl PendingWork {
     async fn build(plane: &ControlPlane) -> Result<Self> {
         let fixture = NamespaceFixture::new(plane, "killed").await?;
-        fixture.create_foo("new", "new", 1).await?;
-        let dynamic_client = DynamicClient::of(&fixture.namespace);
-        let mut expected_objects = ExpectedObjects::default();
-        for policy in [Policy::Background, Policy::Foreground, Policy::Orphan] {
-            let name = format!("{policy:?}").to_lowercase();
-            let owner = expected_objects.create_one(&dynamic_client, config_map(&name)).await?;
-            let child = |number| secret(&format!("{name}-{number}")).blocking(&owner, true);
-            expected_objects.create(&dynamic_client, (0..2).map(child)).await?;
-            expected_objects.delete(&dynamic_client, &owner, policy).await?;
+        let mut expected = Vec::new();
+        for profile in PROFILES {
+            let name = profile.descriptor.name;
+            expected.push((name, (profile.pending)(fixture.clone()).await.context(name)?));
         }
-        let now = Timestamp::from_second(Timestamp::now().as_second())?;
-        let jobs = Jobs::of(&fixture);
-        jobs.create("expired", json!({"ttlSecondsAfterFinished": 1})).await?;
-        jobs.end("expired", now - SignedDuration::from_secs(60), true).await?;
-        // The schedules were due within the last hour, and are not due again for most of an hour.
-        let due = next_minute(now - SignedDuration::from_mins(10), 1);
-        for kind in Kind::BOTH {
-            let objects = kind.objects(&fixture.namespace);
-            let schedule = format!("{} * * * *", due.as_second() / 60 % 60);
-            let zone = json!({"timeZone": "UTC"});
-            kind.create(&fixture.namespace, kind.name(), &schedule, &zone).await?;
-            let last = format!("{:.0}", due - SignedDuration::from_mins(60));
-            let mut status = json!({"lastScheduleTime": last});
-            // Without an observed schedule, CronTab would count as new and not start the run that
-            // it missed.
-            if kind == Kind::CronTab {
-                status["observedSchedule"] = format!("{schedule} UTC").into();
-            }
-            let patch = Patch::Merge(json!({"status": status}));
-            objects
-                .patch_status(kind.name(), &PatchParams::default(), &patch)
-                .await?;
-        }
-        Ok(Self {
-            fixture,
-            dynamic_client,
-            expected_objects,
-            due,
-        })
+        Ok(Self { fixture, expected })
     }
 
     /// Waits until all work is done.
     async fn wait_until_done(&self) -> Result<()> {
-        self.fixture
-            .wait_for_condition("new", "Ready", ConditionStatus::True)
-            .await?;
-        self.fixture
-            .wait_for_deployment("new", "one replica", |found| replicas(found) == Some(1))
-            .await?;
-        let jobs: Api<Job> = self.fixture.namespace.api();
-        let mut wanted = Kind::BOTH.map(|kind| kind.job_of(kind.name(), self.due));
-        wanted.sort();
-        eventually(RETRY_LIMIT, "exactly the Jobs that were due", || async {
-            let mut names: Vec<_> = jobs.list(&ListParams::default()).await?.items;
-            names.sort_by_key(ResourceExt::name_any);
-            let names: Vec<_> = names.iter().map(ResourceExt::name_any).collect();
-            ensure!(names == wanted, "found {names:?}, expected {wanted:?}");
-            anyhow::Ok(())
-        })
-        .await?;
-        for kind in Kind::BOTH {
-            eventually(LIMIT, "the status of the schedule", || async {
-                let object = kind.objects(&self.fixture.namespace).get(kind.name()).await?;
-                let last = object.data["status"]["lastScheduleTime"].as_str();
-                let last = last
-                    .context("the status has no lastScheduleTime")?
-                    .parse::<Timestamp>()?;
-                ensure!(last == self.due, "lastScheduleTime is {last}, expected {}", self.due);
-                anyhow::Ok(())
-            })
-            .await?;
-        }
-        // Do not create a canary: collecting it would be one more effect.
-        eventually(RETRY_LIMIT, "only orphaned Secrets to be left", || async {
-            let secrets = self.dynamic_client.list("v1", "Secret").await?;
-            let names: Vec<_> = secrets.iter().map(ResourceExt::name_any).collect();
-            ensure!(names == ["orphan-0", "orphan-1"], "{names:?}");
-            ensure!(
-                secrets.iter().all(|secret| secret.owner_references().is_empty()),
-                "an orphaned Secret still has an owner"
-            );
-            let owners = self.dynamic_client.list("v1", "ConfigMap").await?;
-            ensure!(owners.is_empty(), "{owners:?}");
+        eventually(RETRY_LIMIT, "all work to be done", || async {
+            for (name, expected) in &self.expected {
+                expected.check().await.context(*name)?;
+            }
             anyhow::Ok(())
         })
         .await
+    }
+
+    /// Checks that nothing else has happened.
+    async fn verify(&self) -> Result<()> {
+        for (name, expected) in &self.expected {
+            expected.verify().await.context(*name)?;
+        }
+        Ok(())
     }
 }
 
@@ -173,7 +98,7 @@ async fn a_daemon_killed_after_each_effect_completes_its_work_without_duplicates
                 })
                 .await?;
                 println!("killed after {effect}");
-                killed_controllers.extend(controllers::names().find(|name| effect.user_agent.ends_with(name)));
+                killed_controllers.extend(registry::names().find(|name| effect.user_agent.ends_with(name)));
                 daemon.process.signal(Signal::KILL)?;
                 daemon.process.wait(LIMIT).await?;
                 proxy.heal();
@@ -189,7 +114,7 @@ async fn a_daemon_killed_after_each_effect_completes_its_work_without_duplicates
                     "only {killed_controllers:?} were killed after an effect"
                 );
                 proxy.heal();
-                pending_work.expected_objects.verify(&pending_work.dynamic_client).await?;
+                pending_work.verify().await?;
                 ensure!(!daemon.log()?.contains("panicked"), "{}", daemon.process.log_tail());
                 return AuditLog::of(&plane)?.check_effects();
             }

@@ -19,11 +19,11 @@ use super::{
 };
 use crate::{
     faults::{
-        controllers::Reads,
         requests::{self, FaultCounters, RequestFault, Target, expire_watches},
         servers::ServerFault,
     },
     fixtures::{LIMIT, RETRY_LIMIT, manifests::loose},
+    profile::Reads,
 };
 
 /// The number of rounds in `make test`: each disruption and each fault of a request occurs.
@@ -209,10 +209,9 @@ async fn revoke_and_grant_permissions(scenario: &Scenario) -> Result<()> {
 /// Foo.
 async fn recreate_crd(scenario: &mut Scenario) -> Result<UndecodableObject> {
     let crds = schemas::delete(scenario, &Foo::crd()).await?;
-    scenario.work.forget_foos();
     crds.create(&PostParams::default(), &loose(&Foo::crd())?).await?;
     let bad = UndecodableObject::create::<Foo>(scenario, &json!({"deploymentName": 7})).await?;
-    scenario.work.foo_wave().await?;
+    scenario.work.wave_of(portreeve_foo::DESCRIPTOR.name).await?;
     Ok(bad)
 }
 

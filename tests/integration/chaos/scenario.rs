@@ -6,10 +6,7 @@ use anyhow::{Context, Result, ensure};
 use portreeve_reconcile::Clock;
 use portreeve_testing::{ControlPlane, FaultProxy, Namespace, PooledPlane, eventually};
 
-use super::{
-    health_monitor::HealthMonitor,
-    work::{STEP, Work},
-};
+use super::{health_monitor::HealthMonitor, work::Work};
 use crate::{
     audit::{AuditLog, policy},
     fixtures::{
@@ -20,6 +17,7 @@ use crate::{
         rbac,
         schedules::{Kind, minutes},
     },
+    profile::STEP,
 };
 
 /// The name of the daemon's account.

@@ -15,6 +15,7 @@ use super::scenario::Scenario;
 use crate::{
     audit::AuditLog,
     fixtures::{LIMIT, RETRY_LIMIT, manifests::loose, schedules::Kind},
+    schedules::profile::every_step,
 };
 
 /// Deletes a CRD, and waits until it is gone with all its objects.
@@ -112,7 +113,6 @@ async fn controllers_recover_when_a_crd_is_recreated_with_another_schema() -> Re
     wait_until_collector_watches(&scenario, &FOOS).await?;
     let crds = delete(&scenario, &Foo::crd()).await?;
     wait_until_readyz_reports_not_served(&scenario).await?;
-    scenario.work.forget_foos();
     // The collector deletes the dependents of the Foos, and all other controllers continue.
     scenario.verify().await?;
 
@@ -131,7 +131,7 @@ async fn controllers_recover_when_a_crd_is_recreated_with_another_schema() -> Re
 #[tokio::test]
 async fn schedules_run_again_when_their_crd_is_recreated() -> Result<()> {
     let scenario = Scenario::start().await?;
-    let (fixture, slot) = (&scenario.work.fixture, scenario.work.slot);
+    let (fixture, slot) = (&scenario.work.fixture, scenario.work.slot());
     wait_until_collector_watches(&scenario, &CRONTABS).await?;
     let crds = delete(&scenario, &CronTab::crd()).await?;
     wait_until_readyz_reports_not_served(&scenario).await?;
@@ -147,7 +147,7 @@ async fn schedules_run_again_when_their_crd_is_recreated() -> Result<()> {
     served.wait_for_matched(1, RETRY_LIMIT).await?;
     let bad = UndecodableObject::create::<CronTab>(&scenario, &json!({"schedule": 7})).await?;
     bad.wait_until_reported(&scenario).await?;
-    let again = serde_json::from_value(Kind::CronTab.manifest("again", &scenario.work.schedule, &json!({})))?;
+    let again = serde_json::from_value(Kind::CronTab.manifest("again", &every_step(slot), &json!({})))?;
     let crontabs = Kind::CronTab.objects(&fixture.namespace);
     let parameters = PostParams::default();
     eventually(LIMIT, "CronTabs to be served", || crontabs.create(&parameters, &again)).await?;

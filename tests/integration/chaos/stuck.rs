@@ -7,8 +7,8 @@ use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Repeat};
 
 use super::{scenario::Account, work::Work};
 use crate::{
-    faults::controllers,
     fixtures::{RETRY_LIMIT, clock::OffsetClock},
+    registry,
 };
 
 /// The client's timeout, after which a hanging call ends.
@@ -24,7 +24,7 @@ async fn a_hanging_call_fails_only_the_check_of_its_controller() -> Result<()> {
     let mut work = Work::start(&plane, &clock).await?;
     work.wave().await?;
     work.verify().await?;
-    for name in controllers::names() {
+    for name in registry::names() {
         let write = Matcher::writes().user_agent(name);
         let hanging = proxy.fault(write, Fault::BlackHole, Repeat::Next(1));
         work.wave().await?;

@@ -5,8 +5,11 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use portreeve_testing::{BodyFault, CannedResponse, Fault, FaultProxy, Matcher, Repeat, RequestCounter};
 
-use super::controllers::{self, Reads, informers};
-use crate::fixtures::RETRY_LIMIT;
+use crate::{
+    fixtures::RETRY_LIMIT,
+    profile::Reads,
+    registry::{self, informers},
+};
 
 /// The number of failing requests of each controller or informer, so that a retry fails too.
 const FAILURES: u64 = 2;
@@ -36,10 +39,10 @@ impl Target {
     /// Returns a matcher for each controller or informer whose requests the fault must affect.
     fn matchers(self) -> Vec<(&'static str, Matcher)> {
         match self {
-            Self::Writes => controllers::names()
+            Self::Writes => registry::names()
                 .map(|name| (name, Matcher::writes().user_agent(name)))
                 .collect(),
-            Self::Reads(reads) => controllers::names_with(reads)
+            Self::Reads(reads) => registry::names_with(reads)
                 .map(|name| (name, Matcher::objects().user_agent(name)))
                 .collect(),
             Self::Lists => informers(Matcher::lists),
@@ -91,8 +94,8 @@ impl RequestFault {
             let applied = counter.wait_for_applied(1, RETRY_LIMIT).await;
             applied.with_context(|| {
                 format!(
-                    "{sender} sent no request that the fault could affect; if it is a new controller, give it work in \
-                     tests/integration/chaos/work.rs, or correct its entry in tests/integration/faults/controllers.rs"
+                    "{sender} sent no request that the fault could affect; if it is a new controller, correct the \
+                     reads or the work in its profile"
                 )
             })?;
         }

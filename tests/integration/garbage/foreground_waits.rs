@@ -173,5 +173,7 @@ async fn a_foreground_deletion_ends_without_a_resource_that_cannot_be_listed() -
     setup.dynamic_client.wait_until_gone(&setup.owner).await?;
     let took = began.elapsed();
     ensure!(took >= WAIT, "the owner was gone after {took:?}");
+    let words = ["finishing foreground deletion without resources", "secrets.v1"];
+    setup.collector.daemon.wait_for_line(&words).await?;
     Ok(())
 }

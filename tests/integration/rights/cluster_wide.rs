@@ -8,23 +8,22 @@ use anyhow::{Result, ensure};
 use super::{
     permissions::printed_roles,
     required_verbs::{NO_ELECTION, RightsChecker},
-    scenarios::{self, Reach},
 };
-use crate::fixtures::namespace::NamespaceFixture;
+use crate::{fixtures::namespace::NamespaceFixture, profile::Reach, registry};
 
 #[tokio::test]
 async fn the_printed_permissions_of_a_cluster_wide_controller_are_used_and_suffice() -> Result<()> {
-    for scenario in scenarios::with(Reach::Cluster) {
+    for profile in registry::profiles_with(Reach::Cluster) {
         let checker = RightsChecker::start_control_plane().await?;
-        let flags = [&*format!("--controllers={}", scenario.controller), NO_ELECTION];
+        let flags = [&*format!("--controllers={}", profile.descriptor.name), NO_ELECTION];
         let printed = printed_roles(&flags)?;
         let all: Vec<_> = printed.values().flatten().collect();
         let daemon = checker.start("cluster-wide", &all, &flags).await?;
         let fixture = NamespaceFixture::new(&checker.plane, "everything").await?;
-        (scenario.run)(fixture, daemon.clock.clone()).await?;
+        (profile.use_permissions)(fixture, daemon.clock.clone()).await?;
         let requests = checker.requests_of("cluster-wide", 0)?;
         let used: BTreeSet<_> = requests.iter().map(|request| &*request.verb).collect();
-        let permissions = &printed[&scenario.role()];
+        let permissions = &printed[&*format!("portreeve:{}", profile.descriptor.name)];
         let allowed: BTreeSet<_> = permissions.iter().map(|permission| &*permission.verb).collect();
         ensure!(allowed.is_subset(&used), "{used:?} of {allowed:?}");
         checker.ensure_nothing_forbidden("cluster-wide")?;

@@ -21,10 +21,7 @@ use portreeve_testing::{ControlPlane, Namespace, PooledPlane, eventually, free_p
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::{
-    permissions::{Permission, printed_roles},
-    scenarios::{self, Reach, RightsScenario},
-};
+use super::permissions::{Permission, printed_roles};
 use crate::{
     audit::{AuditLog, Event, policy},
     certificates::webhooks::Bundles,
@@ -37,6 +34,9 @@ use crate::{
         namespace::NamespaceFixture,
         tokens::token,
     },
+    foo,
+    profile::{Profile, Reach},
+    registry,
 };
 
 pub(super) struct RightsChecker {
@@ -147,16 +147,17 @@ pub(super) const NO_ELECTION: &str = "--leader-elect=false";
 impl RightsChecker {
     /// Checks each permission of a controller on finalizers, with a daemon that runs no other
     /// controller. Returns how many there are.
-    async fn check_permissions_on_finalizers(&self, scenario: &RightsScenario) -> Result<usize> {
-        let RightsScenario { controller, run, .. } = scenario;
-        let flags = [&*format!("--controllers={controller}"), NO_ELECTION];
+    async fn check_permissions_on_finalizers(&self, profile: &Profile) -> Result<usize> {
+        let flags = [&*format!("--controllers={}", profile.descriptor.name), NO_ELECTION];
         let printed = printed_roles(&flags)?;
         let all: Vec<_> = printed.values().flatten().collect();
         let mut tested = 0;
         for permission in all.iter().filter(|permission| permission.is_on_finalizers()) {
             let fixture = NamespaceFixture::new(&self.plane, "without").await?;
-            self.check_rejection_without(&all, permission, &flags, |clock| run(fixture, clock))
-                .await?;
+            self.check_rejection_without(&all, permission, &flags, |clock| {
+                (profile.use_permissions)(fixture, clock)
+            })
+            .await?;
             tested += 1;
         }
         Ok(tested)
@@ -268,8 +269,8 @@ impl Listener {
 
 /// Returns the flag that enables all controllers that can share a control plane.
 fn controllers_flag() -> String {
-    let names: Vec<_> = scenarios::with(Reach::OwnKinds)
-        .map(|scenario| scenario.controller)
+    let names: Vec<_> = registry::profiles_with(Reach::OwnKinds)
+        .map(|profile| profile.descriptor.name)
         .collect();
     format!("--controllers={}", names.join(","))
 }
@@ -278,8 +279,8 @@ fn controllers_flag() -> String {
 async fn each_permission_on_finalizers_is_required() -> Result<()> {
     let checker = RightsChecker::start_control_plane().await?;
     checker.install_crds().await?;
-    let own_kinds = scenarios::with(Reach::OwnKinds);
-    let checks = own_kinds.map(|scenario| checker.check_permissions_on_finalizers(scenario));
+    let own_kinds = registry::profiles_with(Reach::OwnKinds);
+    let checks = own_kinds.map(|profile| checker.check_permissions_on_finalizers(profile));
     let tested: usize = try_join_all(checks).await?.into_iter().sum();
     ensure!(tested == 3, "{tested} permissions on finalizers");
     Ok(())
@@ -302,9 +303,7 @@ async fn the_permissions_of_the_serving_certificate_are_used_and_suffice() -> Re
     let daemon = checker.start("portreeve", &all, &listener.flags(&flags)).await?;
     checker.ask_for_metrics(&listener).await?;
     let fixture = NamespaceFixture::new(&checker.plane, "everything").await?;
-    let foo = scenarios::with(Reach::OwnKinds).find(|scenario| scenario.controller == "foo-controller");
-    let foo = foo.context("foo-controller has no scenario")?;
-    (foo.run)(fixture, daemon.clock.clone()).await?;
+    (foo::profile::PROFILE.use_permissions)(fixture, daemon.clock.clone()).await?;
     checker.ensure_all_used("portreeve", &all).await
 }
 
@@ -322,14 +321,18 @@ async fn the_printed_permissions_are_used_and_suffice() -> Result<()> {
     checker.ask_for_metrics(&listener).await?;
     let clock = &daemon.clock;
     let fixture = NamespaceFixture::new(&checker.plane, "everything").await?;
-    eventually(LIMIT, "definitions to be served", || {
-        fixture.create_foo("first", "first", 1)
-    })
-    .await?;
-    for scenario in scenarios::with(Reach::OwnKinds) {
+    let client = checker.plane.client()?;
+    for resource in registry::watched_objects() {
+        eventually(LIMIT, &format!("{resource} to be served"), || async {
+            let list = http::Request::get(resource.collection_path(None)).body(Vec::new())?;
+            anyhow::Ok(client.request_text(list).await?)
+        })
+        .await?;
+    }
+    for profile in registry::profiles_with(Reach::OwnKinds) {
         clock.reset();
-        let done = (scenario.run)(fixture.clone(), clock.clone()).await;
-        done.context(scenario.controller)?;
+        let done = (profile.use_permissions)(fixture.clone(), clock.clone()).await;
+        done.context(profile.descriptor.name)?;
     }
     checker.ensure_all_used("portreeve", &all).await
 }

@@ -6,11 +6,12 @@ use serde_json::json;
 
 use crate::{
     chaos::scenario::Scenario,
-    faults::{controllers::informers, requests::expire_watches},
+    faults::requests::expire_watches,
     fixtures::{
         RETRY_LIMIT, dynamic_client::DynamicClient, jobs::Jobs, namespace::NamespaceFixture,
         object_builder::config_map, schedules::Kind,
     },
+    registry::informers,
 };
 
 /// Creates three idle objects of each resource, so that lists in pages of one object have a third

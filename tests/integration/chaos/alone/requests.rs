@@ -9,15 +9,13 @@ use portreeve_testing::{BodyFault, Fault, Matcher, Repeat, eventually};
 
 use crate::{
     audit::AuditLog,
-    chaos::{scenario::Scenario, work::STEP},
-    faults::{
-        controllers::Reads,
-        requests::{self, RequestFault, Target},
-    },
+    chaos::scenario::Scenario,
+    faults::requests::{self, RequestFault, Target},
     fixtures::{
         RETRY_LIMIT,
         schedules::{Kind, minutes},
     },
+    profile::{Reads, STEP},
 };
 
 /// The number of watches that fall silent.
@@ -57,7 +55,7 @@ async fn failed_reads_are_retried() -> Result<()> {
 async fn a_deleted_running_job_leaves_the_status_although_reads_of_it_fail() -> Result<()> {
     let scenario = Scenario::start().await?;
     let jobs: Api<Job> = scenario.work.fixture.namespace.api();
-    let mut slot = scenario.work.slot;
+    let mut slot = scenario.work.slot();
     for fault in requests::reads() {
         let target = Target::Reads(Reads::AfterDeletion);
         let request_fault = RequestFault { target, fault };

@@ -9,11 +9,9 @@ use portreeve_testing::{CannedResponse, Fault, Matcher, Repeat};
 
 use crate::{
     chaos::{credentials::is_forbidden, scenario::Scenario},
-    faults::{
-        controllers::{self, informers},
-        servers::ServerFault,
-    },
+    faults::servers::ServerFault,
     fixtures::RETRY_LIMIT,
+    registry::{self, informers},
 };
 
 /// The delay of writes, so that faults occur in the middle of a wave.
@@ -149,7 +147,7 @@ async fn work_completes_after_a_storm_of_429() -> Result<()> {
     };
     // Throttle the writes of each controller first: without working watches, the controllers would
     // write nothing.
-    let storms: Vec<_> = controllers::names()
+    let storms: Vec<_> = registry::names()
         .map(|name| throttle(Matcher::writes().user_agent(name)))
         .collect();
     scenario.work.wave().await?;
