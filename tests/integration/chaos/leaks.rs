@@ -11,7 +11,7 @@ use crate::fixtures::{
 };
 
 /// The flags of the daemon. With this idle timeout, an informer ends a silent watch within a round.
-const FLAGS: [&str; 2] = ["--install-crds", "--watch-idle-timeout=3s"];
+const FLAGS: [&str; 2] = ["--install-crds", "--watch-idle-timeout=30s"];
 /// The number of rounds before the first measurement, in which the daemon makes its one-time
 /// allocations.
 const WARM_UP: usize = 3;

