@@ -28,11 +28,14 @@ pub(crate) struct Profile {
     /// Makes the controller use each permission of its role, except those on finalizers.
     pub(crate) use_permissions: fn(NamespaceFixture, OffsetClock) -> BoxFuture<'static, Result<()>>,
     /// Creates the objects of its work in the chaos tests.
-    pub(crate) work: fn(Wave) -> BoxFuture<'static, Result<Box<dyn Work>>>,
+    pub(crate) work: fn(Wave) -> Created<dyn Work>,
     /// Creates work for a daemon that starts afterwards, with the system clock. It has several
     /// effects, and each leaves something to do.
-    pub(crate) pending: fn(NamespaceFixture) -> BoxFuture<'static, Result<Box<dyn Expected>>>,
+    pub(crate) pending: fn(NamespaceFixture) -> Created<dyn Expected>,
 }
+
+/// What a profile creates on the control plane.
+pub(crate) type Created<T> = BoxFuture<'static, Result<Box<T>>>;
 
 /// The objects on which a controller acts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
