@@ -197,6 +197,10 @@ impl Graph {
         if is_orphaning && (!was_orphaning || is_relisted) {
             follow_ups.orphan.push(uid);
         }
+        if is_relisted {
+            // What was known of the owners may have been dropped when the watch ended.
+            follow_ups.attempt.extend(self.unknown_owners(id));
+        }
         // New references of a waiting owner may close a cycle of waiting owners.
         let is_changed = !was_waiting || has_new_owners || is_relisted;
         if is_waiting && is_changed || is_relisted && self.is_due(id) {

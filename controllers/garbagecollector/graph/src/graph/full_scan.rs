@@ -1,7 +1,7 @@
 //! Operations on the whole graph: finding all work in it, and measuring its size.
 
 use super::{FollowUps, Graph, Id, InvalidReason, InvalidReference};
-use crate::absent_owner_cache::Lookups;
+use crate::{Uid, absent_owner_cache::Lookups};
 
 /// The size of the graph.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -56,10 +56,23 @@ impl Graph {
         self.references_of(id).any(|edge| {
             let owner = &self.nodes[self.edges[edge].owner];
             let is_kept = owner.is_observed() && self.invalidity(edge).is_none();
-            // A virtual owner gets its own attempt, whose result queues the dependents.
-            let is_read_separately = !owner.is_observed() && self.known_owner_state(edge).is_none();
-            !is_kept && !is_read_separately
+            !is_kept && !self.is_read_separately(edge)
         })
+    }
+
+    /// Returns the owners of a node of which nothing is known.
+    pub(super) fn unknown_owners(&self, id: Id) -> impl Iterator<Item = Uid> {
+        let unknown = self.references_of(id).filter(|edge| self.is_read_separately(*edge));
+        let owners = unknown.map(|edge| self.edges[edge].owner);
+        owners
+            .filter(|owner| !self.is_lost(*owner))
+            .map(|owner| self.nodes[owner].uid)
+    }
+
+    /// Returns whether nothing is known of an owner. It then gets its own attempt, whose result
+    /// queues the dependents.
+    fn is_read_separately(&self, edge: Id) -> bool {
+        !self.nodes[self.edges[edge].owner].is_observed() && self.known_owner_state(edge).is_none()
     }
 
     /// Returns the size of the graph.
