@@ -14,9 +14,8 @@ use portreeve_reconcile::{
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::fixtures::barrier::Barrier;
+use crate::fixtures::{barrier::Barrier, object_builder::CONFIG_MAPS};
 
-const CONFIG_MAPS: Resource = Resource::namespaced("", "v1", "ConfigMap", "configmaps");
 const AUTOSCALERS: Resource = Resource::namespaced(
     "autoscaling",
     "v1",

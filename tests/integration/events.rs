@@ -13,9 +13,8 @@ use portreeve_testing::{ControlPlane, Namespace, eventually};
 use prometheus::TextEncoder;
 use tokio::task::JoinSet;
 
-use crate::fixtures::LIMIT;
+use crate::fixtures::{LIMIT, object_builder::CONFIG_MAPS};
 
-const CONFIG_MAPS: Resource = Resource::namespaced("", "v1", "ConfigMap", "configmaps");
 const CLUSTER_ROLES: Resource = Resource::cluster("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles");
 
 /// A running writer of events, and the namespace of the test.

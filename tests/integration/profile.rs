@@ -4,13 +4,14 @@
 //! them. To add a controller, write its profile: it then takes part in the tests of permissions, of
 //! faults and of restarts.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use futures::{FutureExt, future::BoxFuture};
 use jiff::Timestamp;
 use portreeve_api::Resource;
 use portreeve_reconcile::Descriptor;
+use portreeve_testing::eventually;
 
-use crate::fixtures::{clock::OffsetClock, namespace::NamespaceFixture};
+use crate::fixtures::{RETRY_LIMIT, clock::OffsetClock, namespace::NamespaceFixture};
 
 /// The number of minutes between two waves of work.
 pub(crate) const STEP: i64 = 10;
@@ -78,6 +79,25 @@ pub(crate) trait Expected: Send + Sync {
     fn verify(&self) -> BoxFuture<'_, Result<()>> {
         async { Ok(()) }.boxed()
     }
+}
+
+/// Waits until all of this is done. Each is given with the name of its controller.
+pub(crate) async fn wait_until_done(expected: &[(&str, &dyn Expected)]) -> Result<()> {
+    eventually(RETRY_LIMIT, "all work to be done", || async {
+        for (controller, expected) in expected {
+            expected.check().await.with_context(|| (*controller).to_owned())?;
+        }
+        anyhow::Ok(())
+    })
+    .await
+}
+
+/// Checks all of this, which is done, as [`Expected::verify`] does.
+pub(crate) async fn verify(expected: &[(&str, &dyn Expected)]) -> Result<()> {
+    for (controller, expected) in expected {
+        expected.verify().await.with_context(|| (*controller).to_owned())?;
+    }
+    Ok(())
 }
 
 /// The objects that keep a controller busy. The tests write them directly to the apiserver, not

@@ -16,7 +16,7 @@ use crate::{
         daemon::{ALL_CONTROLLERS, Daemon},
         namespace::NamespaceFixture,
     },
-    profile::Expected,
+    profile::{self, Expected},
     registry::{self, PROFILES},
 };
 
@@ -41,23 +41,9 @@ impl PendingWork {
         Ok(Self { fixture, expected })
     }
 
-    /// Waits until all work is done.
-    async fn wait_until_done(&self) -> Result<()> {
-        eventually(RETRY_LIMIT, "all work to be done", || async {
-            for (name, expected) in &self.expected {
-                expected.check().await.context(*name)?;
-            }
-            anyhow::Ok(())
-        })
-        .await
-    }
-
-    /// Checks that nothing else has happened.
-    async fn verify(&self) -> Result<()> {
-        for (name, expected) in &self.expected {
-            expected.verify().await.context(*name)?;
-        }
-        Ok(())
+    fn expected(&self) -> Vec<(&'static str, &dyn Expected)> {
+        let expected = self.expected.iter();
+        expected.map(|(name, expected)| (*name, &**expected)).collect()
     }
 }
 
@@ -81,6 +67,7 @@ async fn a_daemon_killed_after_each_effect_completes_its_work_without_duplicates
     daemon.process.signal(Signal::KILL)?;
     daemon.process.wait(LIMIT).await?;
     let pending_work = PendingWork::build(&plane).await?;
+    let expected = pending_work.expected();
     let mut killed_controllers = BTreeSet::new();
     for kills in 0..MAX_KILLS {
         let before = effects(&plane, pending_work.fixture.name())?.len();
@@ -103,7 +90,7 @@ async fn a_daemon_killed_after_each_effect_completes_its_work_without_duplicates
                 daemon.process.wait(LIMIT).await?;
                 proxy.heal();
             }
-            finished = pending_work.wait_until_done(), if kills > 0 => {
+            finished = profile::wait_until_done(&expected), if kills > 0 => {
                 finished.with_context(|| daemon.process.log_tail())?;
                 println!("killed {kills} times");
                 // The work needs at least these effects: a Deployment and a status, Jobs and
@@ -114,7 +101,7 @@ async fn a_daemon_killed_after_each_effect_completes_its_work_without_duplicates
                     "only {killed_controllers:?} were killed after an effect"
                 );
                 proxy.heal();
-                pending_work.verify().await?;
+                profile::verify(&expected).await?;
                 ensure!(!daemon.log()?.contains("panicked"), "{}", daemon.process.log_tail());
                 return AuditLog::of(&plane)?.check_effects();
             }

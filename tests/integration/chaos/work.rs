@@ -2,16 +2,15 @@
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use portreeve_testing::{ControlPlane, eventually};
+use portreeve_testing::ControlPlane;
 
 use crate::{
     fixtures::{
-        RETRY_LIMIT,
         clock::OffsetClock,
         namespace::NamespaceFixture,
         schedules::{minutes, next_minute},
     },
-    profile::{self, STEP, Wave},
+    profile::{self, Expected, STEP, Wave},
     registry::PROFILES,
 };
 
@@ -82,20 +81,16 @@ impl Work {
     /// Waits until the cluster has the expected state.
     pub(super) async fn verify(&self) -> Result<()> {
         self.wait_until_done().await?;
-        for (name, part) in &self.parts {
-            part.verify().await.context(*name)?;
-        }
-        Ok(())
+        profile::verify(&self.expected()).await
     }
 
     /// Waits until all work is done.
     pub(super) async fn wait_until_done(&self) -> Result<()> {
-        eventually(RETRY_LIMIT, "all work to be done", || async {
-            for (name, part) in &self.parts {
-                part.check().await.context(*name)?;
-            }
-            anyhow::Ok(())
-        })
-        .await
+        profile::wait_until_done(&self.expected()).await
+    }
+
+    fn expected(&self) -> Vec<(&'static str, &dyn Expected)> {
+        let parts = self.parts.iter();
+        parts.map(|(name, part)| (*name, &**part as &dyn Expected)).collect()
     }
 }

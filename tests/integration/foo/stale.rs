@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::ResourceExt;
-use portreeve_api::{FOOS, Foo, ObjectKey, Resource, conditions::ConditionStatus};
+use portreeve_api::{FOOS, Foo, ObjectKey, conditions::ConditionStatus};
 use portreeve_metrics::Registry;
 use portreeve_reconcile::{
     Applied, Applier, ControllerMetrics, Effect, Events, FenceMonitor, Object, Plan, Propagation, SystemClock, Target,
@@ -19,11 +19,9 @@ use serde_json::json;
 
 use crate::fixtures::{
     admission_gate::AdmissionGate,
-    namespace::{NamespaceFixture, unrelated_deployment},
+    namespace::{DEPLOYMENTS, NamespaceFixture, unrelated_deployment},
     shared_daemon::fixture,
 };
-
-const DEPLOYMENTS: Resource = Resource::namespaced("apps", "v1", "Deployment", "deployments");
 
 /// Returns an applier like that of a worker, except that its events are dropped.
 fn applier(fixture: &NamespaceFixture) -> Result<Applier> {

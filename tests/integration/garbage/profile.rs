@@ -7,7 +7,6 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, DynamicObject, PostParams},
 };
-use portreeve_api::Resource;
 use portreeve_testing::eventually;
 use serde_json::{Value, json};
 
@@ -17,12 +16,11 @@ use crate::{
         dynamic_client::{DynamicClient, Policy},
         expected_objects::ExpectedObjects,
         namespace::NamespaceFixture,
-        object_builder::{config_map, secret},
+        object_builder::{CONFIG_MAPS, config_map, secret},
     },
     profile::{Expected, Profile, Reach, Reads, Wave, Work},
 };
 
-const CONFIG_MAPS: Resource = Resource::namespaced("", "v1", "ConfigMap", "configmaps");
 const POLICIES: [Policy; 3] = [Policy::Background, Policy::Foreground, Policy::Orphan];
 
 pub(crate) static PROFILE: Profile = Profile {
