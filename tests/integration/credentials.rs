@@ -4,7 +4,6 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
@@ -29,9 +28,6 @@ use crate::fixtures::{
     daemon::{Daemon, LONG_LEASE},
     namespace::NamespaceFixture,
 };
-
-/// The time limit for a reload after a change on disk.
-const RELOAD_LIMIT: Duration = Duration::from_mins(1);
 
 const RELOADS: &str = "portreeve_client_credential_reloads_total";
 const SERVING_RELOADS: &str = "portreeve_serving_certificate_reloads_total";
@@ -91,7 +87,7 @@ async fn plane_with_foos() -> Result<PooledPlane> {
 
 /// Waits until a counter has at least this value.
 async fn wait_for_count(admin: Admin, name: &str, status: &str, least: f64) -> Result<()> {
-    eventually(RELOAD_LIMIT, &format!("{name}{{{status}}} to be {least}"), || async {
+    eventually(LIMIT, &format!("{name}{{{status}}} to be {least}"), || async {
         let found = admin.metrics().await?.sum(name, &[status]);
         ensure!(found >= least, "it is {found}");
         anyhow::Ok(())

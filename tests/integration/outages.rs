@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::{
     fixtures::{
-        LIMIT, RETRY_LIMIT,
+        LIMIT,
         daemon::{ALL_CONTROLLERS, Daemon},
         dynamic_client::DynamicClient,
         namespace::{NamespaceFixture, replicas},
@@ -102,7 +102,7 @@ async fn recover(
         proxy.heal_one(fault);
     }
     for (resource, watches) in &resumed {
-        let reached = watches.wait_for_matched(1, RETRY_LIMIT).await;
+        let reached = watches.wait_for_matched(1, LIMIT).await;
         reached.with_context(|| format!("{resource} was not watched again"))?;
     }
     for name in NAMES {

@@ -11,10 +11,11 @@ use portreeve_api::Resource;
 use portreeve_reconcile::Descriptor;
 use portreeve_testing::eventually;
 
-use crate::fixtures::{RETRY_LIMIT, clock::OffsetClock, namespace::NamespaceFixture};
+use crate::fixtures::{LIMIT, clock::OffsetClock, namespace::NamespaceFixture};
 
-/// The number of minutes between two waves of work.
-pub(crate) const STEP: i64 = 10;
+/// The number of minutes between two waves of work, more than a wave takes on a busy machine: the
+/// clock of a test goes on during a wave.
+pub(crate) const STEP: i64 = 30;
 
 /// What the tests know about one controller.
 pub(crate) struct Profile {
@@ -83,7 +84,7 @@ pub(crate) trait Expected: Send + Sync {
 
 /// Waits until all of this is done. Each is given with the name of its controller.
 pub(crate) async fn wait_until_done(expected: &[(&str, &dyn Expected)]) -> Result<()> {
-    eventually(RETRY_LIMIT, "all work to be done", || async {
+    eventually(LIMIT, "all work to be done", || async {
         for (controller, expected) in expected {
             expected.check().await.with_context(|| (*controller).to_owned())?;
         }

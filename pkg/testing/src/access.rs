@@ -1,7 +1,6 @@
 //! Namespaces for single tests, and clients with the rights of a service account.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use k8s_openapi::NamespaceResourceScope;
@@ -19,12 +18,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::control_plane::ControlPlane;
-use crate::eventually::eventually;
+use crate::eventually::{LIMIT, eventually};
 
 const FIELD_MANAGER: &str = "portreeve-testing";
-/// How long the apiserver's authorizer may take to apply a new role. It watches roles and usually
-/// needs milliseconds.
-const RIGHTS_LIMIT: Duration = Duration::from_secs(30);
 
 /// A new namespace. It is never deleted, because no controller would empty it; it disappears with
 /// the control plane.
@@ -238,7 +234,7 @@ async fn wait_until_granted(client: &Client, user: String, rule: PolicyRule) -> 
         ..SubjectAccessReview::default()
     };
     let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
-    eventually(RIGHTS_LIMIT, &what, || async {
+    eventually(LIMIT, &what, || async {
         let response = reviews.create(&PostParams::default(), &review).await?;
         let status = response.status.context("the access review has no status")?;
         if status.allowed {

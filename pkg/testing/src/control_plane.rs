@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace as NamespaceObject};
@@ -16,7 +15,7 @@ use crate::assets::server_binary;
 use crate::authority::Authority;
 use crate::credentials::{self, Credentials, ServerFiles};
 use crate::etcd::Etcd;
-use crate::eventually::eventually;
+use crate::eventually::{LIMIT, eventually};
 use crate::ports::free_port;
 use crate::process::{Output, Process};
 use crate::scratch::ScratchDir;
@@ -26,8 +25,6 @@ use crate::template;
 /// The number of attempts with other ports, in case another process takes a port before the server
 /// binds it.
 const PORT_ATTEMPTS: usize = 5;
-/// How long the apiserver may take, once ready, to create its first objects.
-const NAMESPACE_LIMIT: Duration = Duration::from_secs(30);
 
 /// A real etcd and kube-apiserver. Both stop when this handle is dropped, or when its process ends
 /// in any way.
@@ -343,7 +340,7 @@ impl ControlPlane {
     /// apiserver reports that it is ready.
     pub(crate) async fn wait_for_authentication_info(&self) -> Result<()> {
         let config_maps: Api<ConfigMap> = Api::namespaced(self.client()?, "kube-system");
-        eventually(NAMESPACE_LIMIT, "the authorities of clients", || {
+        eventually(LIMIT, "the authorities of clients", || {
             config_maps.get("extension-apiserver-authentication")
         })
         .await?;
@@ -354,7 +351,7 @@ impl ControlPlane {
     /// the namespace.
     async fn wait_for_default_namespace(&self) -> Result<()> {
         let namespaces: Api<NamespaceObject> = Api::all(self.client()?);
-        eventually(NAMESPACE_LIMIT, "the namespace \"default\" to exist", || {
+        eventually(LIMIT, "the namespace \"default\" to exist", || {
             namespaces.get("default")
         })
         .await?;

@@ -7,6 +7,9 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use tokio::time::{Instant, sleep, timeout_at};
 
+/// The time limit of any wait. It is far longer than what is waited for takes, also on a busy
+/// machine and after the longest backoff, since it delays only the report of a failure.
+pub const LIMIT: Duration = Duration::from_mins(5);
 /// The shortest interval between polls: short compared to the usual waits, and long enough that
 /// polls use little CPU time on a busy machine.
 const INTERVAL: Duration = Duration::from_millis(25);

@@ -38,7 +38,7 @@ pub use assets::server_binary;
 pub use authority::{Authority, IssuedCertificate};
 pub use control_plane::{Builder, ControlPlane};
 pub use corpus::Corpus;
-pub use eventually::{PollResult, eventually};
+pub use eventually::{LIMIT, PollResult, eventually};
 pub use pool::PooledPlane;
 pub use ports::free_port;
 pub use process::Process;

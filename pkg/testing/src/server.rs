@@ -15,12 +15,10 @@ use rustix::process::Signal;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::etcd::Etcd;
-use crate::eventually::poll_interval;
+use crate::eventually::{LIMIT, poll_interval};
 use crate::process::{Output, Process};
 use crate::scratch::ScratchDir;
 
-/// Far more than a start takes (3 s), for busy machines.
-const READY_LIMIT: Duration = Duration::from_mins(3);
 /// The time limit of one readiness probe.
 const PROBE_LIMIT: Duration = Duration::from_secs(5);
 /// How long a server may take to stop after its signal.
@@ -106,9 +104,9 @@ impl ServerProcess {
                 let port_taken = process.log_tail().contains("address already in use");
                 return Err(if port_taken { error.context(PortTaken) } else { error });
             }
-            if began.elapsed() >= READY_LIMIT {
+            if began.elapsed() >= LIMIT {
                 return Err(state)
-                    .with_context(|| format!("{name} was not ready within {READY_LIMIT:?}{}", process.log_tail()));
+                    .with_context(|| format!("{name} was not ready within {LIMIT:?}{}", process.log_tail()));
             }
             sleep(poll_interval(began)).await;
         }

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::scenario::{Account, NAME, Scenario};
 use crate::{
-    fixtures::{LIMIT, RETRY_LIMIT, tokens},
+    fixtures::{LIMIT, tokens},
     registry::watched_objects,
 };
 
@@ -51,7 +51,7 @@ async fn revoked_permissions_are_reported_and_restoring_them_completes_the_work(
     // An open watch continues without permissions. Resets make the informers open new watches,
     // which the apiserver rejects once it has observed the change.
     let resets = ConnectionResets::of(&scenario);
-    eventually(RETRY_LIMIT, "every watch to be forbidden", || async {
+    eventually(LIMIT, "every watch to be forbidden", || async {
         resets.poll();
         let (status, text) = scenario.daemon.admin.get("/readyz?verbose").await?;
         ensure!(status == StatusCode::INTERNAL_SERVER_ERROR, "{status}: {text}");
@@ -134,7 +134,7 @@ impl TokenFile {
         let secrets: Api<Secret> = self.system.api();
         secrets.delete(&self.secret_name(), &DeleteParams::default()).await?;
         let resets = ConnectionResets::of(scenario);
-        eventually(RETRY_LIMIT, "the token to be refused", || async {
+        eventually(LIMIT, "the token to be refused", || async {
             resets.poll();
             ensure!(unauthorized().await? > before, "no request was refused yet");
             anyhow::Ok(())
@@ -180,7 +180,7 @@ async fn an_invalid_token_is_reloaded_from_its_file() -> Result<()> {
     file.expire(&scenario).await?;
     // An open watch continues with the old token, so break the connections.
     scenario.proxy.reset();
-    eventually(RETRY_LIMIT, "forbidden watches in /readyz", || async {
+    eventually(LIMIT, "forbidden watches in /readyz", || async {
         let (status, text) = scenario.daemon.admin.get("/readyz?verbose").await?;
         ensure!(
             status == StatusCode::INTERNAL_SERVER_ERROR && text.contains("forbidden"),
@@ -192,7 +192,7 @@ async fn an_invalid_token_is_reloaded_from_its_file() -> Result<()> {
     scenario.work.wave().await?;
     file.renew().await?;
     // The client reads the token file once a minute.
-    eventually(RETRY_LIMIT + LIMIT, "the new token to be used", || async {
+    eventually(LIMIT, "the new token to be used", || async {
         let (status, text) = scenario.daemon.admin.get("/readyz?verbose").await?;
         ensure!(status == StatusCode::OK, "{text}");
         anyhow::Ok(())

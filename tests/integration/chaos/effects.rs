@@ -12,7 +12,7 @@ use super::scenario::Account;
 use crate::{
     audit::{AuditLog, Event, policy},
     fixtures::{
-        LIMIT, RETRY_LIMIT,
+        LIMIT,
         daemon::{ALL_CONTROLLERS, Daemon},
         namespace::NamespaceFixture,
     },
@@ -78,7 +78,7 @@ async fn a_daemon_killed_after_each_effect_completes_its_work_without_duplicates
         let daemon = Daemon::start_as(&plane, &kubeconfig, "mortal", &flags).await?;
         tokio::select! {
             biased;
-            killed = done.wait_for_applied(1, RETRY_LIMIT) => {
+            killed = done.wait_for_applied(1, LIMIT) => {
                 killed.with_context(|| daemon.process.log_tail())?;
                 let effect = eventually(LIMIT, "the effect in the audit log", || async {
                     effects(&plane, pending_work.fixture.name())?.get(before).cloned().context("the effect is missing")

@@ -5,7 +5,7 @@ use portreeve_testing::{BodyFault, CannedResponse, ControlPlane, Fault, FaultPro
 
 use super::{scenario::Account, work::Work};
 use crate::fixtures::{
-    RETRY_LIMIT,
+    LIMIT,
     clock::OffsetClock,
     daemon::{ALL_CONTROLLERS, Daemon},
 };
@@ -63,7 +63,7 @@ async fn run_round(work: &mut Work, proxy: &FaultProxy) -> Result<()> {
     proxy.reset();
     work.churn().await?;
     for (fault, times) in faults {
-        fault.wait_for_applied(times, RETRY_LIMIT).await?;
+        fault.wait_for_applied(times, LIMIT).await?;
     }
     proxy.heal();
     work.verify().await
@@ -91,7 +91,7 @@ async fn resource_usage_does_not_grow_under_faults() -> Result<()> {
             .await
             .with_context(|| format!("round {number}"))?;
     }
-    eventually(RETRY_LIMIT, "resource usage to return to its former level", || async {
+    eventually(LIMIT, "resource usage to return to its former level", || async {
         let after = measure_usage(&daemon, &proxy).await?;
         println!("before {before:?}, after {after:?}");
         let is_more = |after: f64, before: f64, slack| after > before + slack;

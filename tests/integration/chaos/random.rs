@@ -22,7 +22,7 @@ use crate::{
         requests::{self, FaultCounters, RequestFault, Target, expire_watches},
         servers::ServerFault,
     },
-    fixtures::{LIMIT, RETRY_LIMIT, manifests::loose},
+    fixtures::{LIMIT, manifests::loose},
     profile::Reads,
 };
 
@@ -176,7 +176,7 @@ async fn inject(
             scenario.plane.apiserver().pause()?;
             scenario.proxy.reset();
             // New connections hang.
-            eventually(RETRY_LIMIT, "hanging connections", async || {
+            eventually(LIMIT, "hanging connections", async || {
                 let opened = scenario.proxy.accepted() - before;
                 ensure!(opened >= HANGING_CONNECTIONS, "only {opened} connections were opened");
                 anyhow::Ok(())
@@ -200,7 +200,7 @@ async fn revoke_and_grant_permissions(scenario: &Scenario) -> Result<()> {
     let forbidden = [r#"code="403""#];
     let daemon = &scenario.daemon;
     daemon
-        .wait_for_more("rest_client_requests_total", &forbidden, RETRY_LIMIT)
+        .wait_for_more("rest_client_requests_total", &forbidden, LIMIT)
         .await?;
     scenario.account.grant().await
 }
@@ -220,7 +220,7 @@ async fn replace_token(scenario: &Scenario, file: &mut TokenFile) -> Result<()> 
     let before = count_of(scenario, "200").await?;
     file.renew().await?;
     // The client reads the token file once a minute.
-    eventually(RETRY_LIMIT + LIMIT, "the new token to be used", || async {
+    eventually(LIMIT, "the new token to be used", || async {
         ensure!(count_of(scenario, "200").await? > before, "no request succeeded since");
         anyhow::Ok(())
     })
@@ -264,7 +264,7 @@ async fn wait_until_applied(proxy: &FaultProxy, round_plan: &RoundPlan, counters
     let until = async |target: Target| {
         for (request_fault, counters) in all().filter(|(request_fault, _)| request_fault.target == target) {
             let some = async || (affected_requests(counters) > 0).then_some(());
-            eventually(RETRY_LIMIT, &format!("{request_fault:?} to affect a request"), some).await?;
+            eventually(LIMIT, &format!("{request_fault:?} to affect a request"), some).await?;
         }
         anyhow::Ok(())
     };

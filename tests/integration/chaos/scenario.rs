@@ -10,7 +10,7 @@ use super::{health_monitor::HealthMonitor, work::Work};
 use crate::{
     audit::{AuditLog, policy},
     fixtures::{
-        RETRY_LIMIT,
+        LIMIT,
         clock::OffsetClock,
         daemon::{ALL_CONTROLLERS, printed},
         in_process::InProcess,
@@ -154,7 +154,7 @@ impl Scenario {
     async fn tasks(&self, limit: usize) -> Result<usize> {
         self.proxy.reset();
         self.daemon.admin.wait_until_ready().await?;
-        eventually(RETRY_LIMIT, "tasks to end", || async {
+        eventually(LIMIT, "tasks to end", || async {
             let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
             let connections = self.proxy.connections();
             let tasks = tasks.saturating_sub(2 * connections);
@@ -183,7 +183,7 @@ impl Scenario {
         };
         let (now, before) = (self.clock.now(), decisions().await?);
         self.clock.set(now - minutes(2 * STEP));
-        eventually(RETRY_LIMIT, "decisions by a clock that was set back", || async {
+        eventually(LIMIT, "decisions by a clock that was set back", || async {
             let after = decisions().await?;
             ensure!(
                 before.iter().zip(&after).all(|(before, after)| after > before),

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::scenario::Scenario;
 use crate::{
     audit::AuditLog,
-    fixtures::{LIMIT, RETRY_LIMIT, manifests::loose, schedules::Kind},
+    fixtures::{LIMIT, manifests::loose, schedules::Kind},
     schedules::profile::every_step,
 };
 
@@ -55,7 +55,7 @@ async fn wait_until_collector_watches(scenario: &Scenario, resource: &portreeve_
     let watches = Matcher::watches().path_prefix(resource.collection_path(None));
     let watches = scenario.proxy.count(watches);
     scenario.proxy.reset();
-    watches.wait_for_matched(1, RETRY_LIMIT).await?;
+    watches.wait_for_matched(1, LIMIT).await?;
     // An informer reads the resource too, so the watch alone does not show that the collector does.
     let label = format!("gvr=\"{resource}\"");
     eventually(LIMIT, "the collector to be synced", || async {
@@ -136,7 +136,7 @@ async fn schedules_run_again_when_their_crd_is_recreated() -> Result<()> {
     let crds = delete(&scenario, &CronTab::crd()).await?;
     wait_until_readyz_reports_not_served(&scenario).await?;
     let jobs: Api<k8s_openapi::api::batch::v1::Job> = fixture.namespace.api();
-    eventually(RETRY_LIMIT, "the Jobs of the CronTab to be collected", || async {
+    eventually(LIMIT, "the Jobs of the CronTab to be collected", || async {
         let name = Kind::CronTab.job_of(Kind::CronTab.name(), slot);
         ensure!(jobs.get_opt(&name).await?.is_none(), "{name} still exists");
         anyhow::Ok(())
@@ -144,7 +144,7 @@ async fn schedules_run_again_when_their_crd_is_recreated() -> Result<()> {
     .await?;
     let served = scenario.proxy.count(Matcher::watches().resource("crontabs"));
     crds.create(&PostParams::default(), &loose(&CronTab::crd())?).await?;
-    served.wait_for_matched(1, RETRY_LIMIT).await?;
+    served.wait_for_matched(1, LIMIT).await?;
     let bad = UndecodableObject::create::<CronTab>(&scenario, &json!({"schedule": 7})).await?;
     bad.wait_until_reported(&scenario).await?;
     let again = serde_json::from_value(Kind::CronTab.manifest("again", &every_step(slot), &json!({})))?;
@@ -153,7 +153,7 @@ async fn schedules_run_again_when_their_crd_is_recreated() -> Result<()> {
     eventually(LIMIT, "CronTabs to be served", || crontabs.create(&parameters, &again)).await?;
     // By the test's clock, the CronTab was created before `slot`, so its Job is due.
     let job = Kind::CronTab.job_of("again", slot);
-    eventually(RETRY_LIMIT, "the Job of the new CronTab", || jobs.get(&job)).await?;
+    eventually(LIMIT, "the Job of the new CronTab", || jobs.get(&job)).await?;
     scenario.ensure_healthy(|_| false).await?;
     AuditLog::of(&scenario.plane)?.check_effects()?;
     scenario.finish().await

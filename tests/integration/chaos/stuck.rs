@@ -7,7 +7,7 @@ use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Repeat};
 
 use super::{scenario::Account, work::Work};
 use crate::{
-    fixtures::{RETRY_LIMIT, clock::OffsetClock},
+    fixtures::{LIMIT, clock::OffsetClock},
     registry,
 };
 
@@ -28,7 +28,7 @@ async fn a_hanging_call_fails_only_the_check_of_its_controller() -> Result<()> {
         let write = Matcher::writes().user_agent(name);
         let hanging = proxy.fault(write, Fault::BlackHole, Repeat::Next(1));
         work.wave().await?;
-        hanging.wait_for_applied(1, RETRY_LIMIT).await?;
+        hanging.wait_for_applied(1, LIMIT).await?;
         let began = Instant::now();
         let line = daemon
             .admin

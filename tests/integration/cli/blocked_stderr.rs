@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use crate::fixtures::{
-    LIMIT, RETRY_LIMIT,
+    LIMIT,
     admin::{Admin, OPEN},
     daemon::PROGRAM,
     namespace::NamespaceFixture,
@@ -104,7 +104,7 @@ async fn overflow(admin: &Admin) -> Result<f64> {
         connection.read_to_end(&mut Vec::new()).await.ok();
         anyhow::Ok(())
     };
-    eventually(RETRY_LIMIT, "a dropped line", || async {
+    eventually(LIMIT, "a dropped line", || async {
         let connections = stream::iter(0..1000).map(|_| connect()).buffer_unordered(20);
         connections.try_collect::<()>().await?;
         let dropped = admin.metrics().await?.sum(DROPPED, &[]);

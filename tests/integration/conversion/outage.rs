@@ -13,20 +13,26 @@ use portreeve_testing::{ControlPlane, Namespace, PooledPlane, WebhookServer, eve
 use serde_json::{Value, json};
 
 use super::environment::BOTH;
-use crate::fixtures::{
-    LIMIT, RETRY_LIMIT,
-    clock::OffsetClock,
-    conversion::{CronTabs, Definition, by_daemon, serve_both, v2, versions, webhook},
-    in_process::InProcess,
-    schedules::{minutes, next_minute},
-    webhooks::{NO_SHUTDOWN_DELAY, WebhookDaemon, install_definitions},
+use crate::{
+    fixtures::{
+        LIMIT,
+        clock::OffsetClock,
+        conversion::{CronTabs, Definition, by_daemon, serve_both, v2, versions, webhook},
+        in_process::InProcess,
+        schedules::{minutes, next_minute},
+        webhooks::{NO_SHUTDOWN_DELAY, WebhookDaemon, install_definitions},
+    },
+    schedules::profile::every_step,
 };
 
-/// A CronTab with two schedules that are due at the same times, every `STEP` minutes.
+/// The number of minutes between two runs of a CronTab. A test creates CronTabs in the middle
+/// between two due times, by the clock of the apiserver.
 const STEP: i64 = 30;
 
-fn twice(name: &str) -> Value {
-    let schedule = format!("*/{STEP} * * * *");
+/// A CronTab with two schedules that are both due at this time, and every `STEP` minutes before and
+/// after it.
+fn twice(name: &str, due: Timestamp) -> Value {
+    let schedule = every_step(due);
     let schedules = ["default", "second"].map(|name| json!({"name": name, "schedule": schedule}));
     v2(name, json!({"schedules": schedules}))
 }
@@ -46,7 +52,7 @@ impl Converting {
         let plane = ControlPlane::pooled().await?;
         install_definitions(&plane.client()?).await?;
         let (clock, port) = (OffsetClock::new(), free_port()?);
-        let due = next_minute(Timestamp::now(), STEP);
+        let due = next_minute(Timestamp::now(), 1) + minutes(STEP / 2);
         // Nothing becomes due by itself.
         clock.set(due - minutes(STEP - 1));
         // A watch that is older than the conversion could deliver objects without converting them.
@@ -106,7 +112,7 @@ async fn wait_for_jobs(namespace: &Namespace, name: &str, count: usize) -> Resul
 
 /// Waits until the controller has recorded these CronTabs.
 async fn wait_until_observed(crontabs: &CronTabs, version: &Resource, name: &str) -> Result<Value> {
-    eventually(RETRY_LIMIT, &format!("{name} to be observed"), || async {
+    eventually(LIMIT, &format!("{name} to be observed"), || async {
         let found = crontabs.get(version, name).await?;
         ensure!(
             found["status"]["observedGeneration"] == found["metadata"]["generation"],
@@ -123,7 +129,7 @@ async fn runs_start_without_the_conversion_while_v1_is_stored() -> Result<()> {
     let mut converting = Converting::start(&CRONTABS).await?;
     let namespace = converting.plane.namespace("stored-in-v1").await?;
     let crontabs = CronTabs::of(&namespace);
-    crontabs.create(&CRONTABS_V2, &twice("a")).await?;
+    crontabs.create(&CRONTABS_V2, &twice("a", converting.due)).await?;
     wait_until_observed(&crontabs, &CRONTABS, "a").await?;
     let nobody = by_daemon(&converting.plane, free_port()?);
     converting.definition()?.convert(&nobody).await?;
@@ -166,15 +172,11 @@ async fn wait_for_last_schedule(crontabs: &CronTabs, version: &Resource, name: &
         "/status/schedules/0/lastScheduleTime"
     };
     let expected = json!(format!("{time:.0}"));
-    eventually(
-        RETRY_LIMIT,
-        &format!("the last run of {name} to be recorded"),
-        || async {
-            let found = crontabs.get(version, name).await?;
-            ensure!(found.pointer(path) == Some(&expected), "{found}");
-            anyhow::Ok(found)
-        },
-    )
+    eventually(LIMIT, &format!("the last run of {name} to be recorded"), || async {
+        let found = crontabs.get(version, name).await?;
+        ensure!(found.pointer(path) == Some(&expected), "{found}");
+        anyhow::Ok(found)
+    })
     .await
 }
 
@@ -185,7 +187,7 @@ async fn no_run_is_lost_while_the_controllers_version_cannot_be_read() -> Result
     let mut converting = Converting::start(&CRONTABS_V2).await?;
     let namespace = converting.plane.namespace("stored-in-v2").await?;
     let crontabs = CronTabs::of(&namespace);
-    crontabs.create(&CRONTABS_V2, &twice("a")).await?;
+    crontabs.create(&CRONTABS_V2, &twice("a", converting.due)).await?;
     wait_until_observed(&crontabs, &CRONTABS_V2, "a").await?;
     let nobody = by_daemon(&converting.plane, free_port()?);
     converting.definition()?.convert(&nobody).await?;
@@ -195,7 +197,7 @@ async fn no_run_is_lost_while_the_controllers_version_cannot_be_read() -> Result
     })
     .await?;
     // The apiserver cannot convert this event, so it ends all watches of v1.
-    crontabs.create(&CRONTABS_V2, &twice("b")).await?;
+    crontabs.create(&CRONTABS_V2, &twice("b", converting.due)).await?;
     let is_reported = |_, text: &str| {
         let mut lines = text.lines();
         lines.any(|line| line.contains("crontabs.v1.stable.example.com") && !line.ends_with(" ok"))
@@ -230,7 +232,7 @@ async fn a_daemon_that_is_the_only_one_to_convert_starts() -> Result<()> {
         let namespace = converting.plane.namespace("cold").await?;
         let crontabs = CronTabs::of(&namespace);
         for name in ["a", "b"] {
-            crontabs.create(&CRONTABS_V2, &twice(name)).await?;
+            crontabs.create(&CRONTABS_V2, &twice(name, converting.due)).await?;
             wait_until_observed(&crontabs, &CRONTABS_V2, name).await?;
         }
         let Converting {

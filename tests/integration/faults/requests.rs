@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use portreeve_testing::{BodyFault, CannedResponse, Fault, FaultProxy, Matcher, Repeat, RequestCounter};
 
 use crate::{
-    fixtures::RETRY_LIMIT,
+    fixtures::LIMIT,
     profile::Reads,
     registry::{self, informers},
 };
@@ -86,12 +86,12 @@ impl RequestFault {
         let counters = self.inject(proxy, self.times());
         if self.target == Target::Watches {
             for (_, counter) in &counters {
-                counter.wait_for_applied(WATCHES, RETRY_LIMIT).await?;
+                counter.wait_for_applied(WATCHES, LIMIT).await?;
             }
         }
         work().await?;
         for (sender, counter) in counters {
-            let applied = counter.wait_for_applied(1, RETRY_LIMIT).await;
+            let applied = counter.wait_for_applied(1, LIMIT).await;
             applied.with_context(|| {
                 format!(
                     "{sender} sent no request that the fault could affect; if it is a new controller, correct the \

@@ -16,7 +16,7 @@ use super::{
     unlistable::{annotation, wait_until_released},
 };
 use crate::fixtures::{
-    LIMIT, RETRY_LIMIT,
+    LIMIT,
     daemon::LONG_LEASE,
     dynamic_client::{DynamicClient, Policy, ensure_throughout},
     object_builder::{ObjectBuilder, config_map, secret},
@@ -116,7 +116,7 @@ impl AggregatedApi {
     /// Waits until the dependent has no owner, and nothing is left to be orphaned.
     async fn verify_released(&self, dependent: &DynamicObject) -> Result<()> {
         wait_until_released(&self.dynamic_client, dependent).await?;
-        eventually(RETRY_LIMIT, "the owner to be forgotten", || async {
+        eventually(LIMIT, "the owner to be forgotten", || async {
             let found = annotation(&self.main).await?;
             ensure!(found.is_none(), "{found:?}");
             anyhow::Ok(())

@@ -8,7 +8,7 @@ use kube::api::DynamicObject;
 use portreeve_testing::{ControlPlane, eventually};
 
 use super::graph::Graph;
-use crate::fixtures::{LIMIT, RETRY_LIMIT, daemon::Daemon};
+use crate::fixtures::{LIMIT, daemon::Daemon};
 
 pub(super) const CONTROLLER: &str = "--controllers=garbage-collector-controller";
 pub(super) const PAGES: &str = "/debug/controllers/garbage-collector-controller";
@@ -126,7 +126,7 @@ impl Collector {
 
     /// Waits until the graph has no node for the object.
     pub(super) async fn wait_until_not_in_graph(&self, object: &DynamicObject) -> Result<()> {
-        eventually(RETRY_LIMIT, "an object to leave the graph", || async {
+        eventually(LIMIT, "an object to leave the graph", || async {
             ensure!(!self.has_node(object).await?, "{object:?}");
             anyhow::Ok(())
         })

@@ -8,7 +8,7 @@ use portreeve_testing::{BodyFault, ControlPlane, Fault, FaultProxy, Matcher, Rep
 
 use super::{aggregated::wait_until_virtual, collector::Collector, shared, test_crd::TestCrd};
 use crate::fixtures::{
-    LIMIT, RETRY_LIMIT,
+    LIMIT,
     dynamic_client::{DynamicClient, Policy, ensure_throughout},
     object_builder::config_map,
 };
@@ -61,7 +61,7 @@ async fn silent_watches_are_reported_as_stale_until_they_receive_data() -> Resul
     })
     .await?;
     proxy.heal();
-    eventually(RETRY_LIMIT, "no watch to be stale", || async {
+    eventually(LIMIT, "no watch to be stale", || async {
         ensure!(collector.is_synced().await?, "some watches are stale");
         anyhow::Ok(())
     })

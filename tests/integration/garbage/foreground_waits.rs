@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::collector::Collector;
 use crate::fixtures::{
-    LIMIT, RETRY_LIMIT,
+    LIMIT,
     dynamic_client::{DynamicClient, Policy, ensure_throughout},
     object_builder::{ObjectBuilder, config_map, secret},
 };
@@ -77,7 +77,7 @@ impl ForegroundDeletion {
         let Self {
             dynamic_client, owner, ..
         } = self;
-        eventually(RETRY_LIMIT, "the dependent to be deleted", || async {
+        eventually(LIMIT, "the dependent to be deleted", || async {
             let found = dynamic_client.get(dependent).await?;
             ensure!(found.metadata.deletion_timestamp.is_some(), "{:?}", found.metadata);
             anyhow::Ok(())

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::{collector::Collector, shared, unlistable::wait_until_released};
 use crate::fixtures::{
-    RETRY_LIMIT,
+    LIMIT,
     dynamic_client::{DynamicClient, Policy},
     manifests,
     object_builder::{config_map, secret},
@@ -30,7 +30,7 @@ const UNDONE: &str = "an admission policy or webhook has undone it";
 /// Waits for an event about the object whose note has these words.
 async fn wait_until_refused(dynamic_client: &DynamicClient, object: &DynamicObject, words: &[&str]) -> Result<()> {
     let events: Api<Event> = Api::namespaced(dynamic_client.client().clone(), dynamic_client.name());
-    eventually(RETRY_LIMIT, &format!("an event with {words:?}"), || async {
+    eventually(LIMIT, &format!("an event with {words:?}"), || async {
         let events = events.list(&ListParams::default()).await?;
         let mut of_object = events.iter().filter(|event| {
             let uid = event.regarding.as_ref().and_then(|regarding| regarding.uid.as_ref());
@@ -71,7 +71,7 @@ async fn apply_policy(
         });
         manifests::apply(dynamic_client.client(), &document, None, &force).await?;
     }
-    eventually(RETRY_LIMIT, "the policy to be enforced", || async {
+    eventually(LIMIT, "the policy to be enforced", || async {
         ensure!(is_enforced().await?, "it is not enforced");
         anyhow::Ok(())
     })

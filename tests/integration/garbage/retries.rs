@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::collector::Collector;
 use crate::fixtures::{
-    LIMIT, RETRY_LIMIT,
+    LIMIT,
     dynamic_client::{DynamicClient, ensure_throughout},
     object_builder::{config_map, secret},
 };
@@ -170,7 +170,7 @@ async fn a_lasting_failure_is_reported_by_an_event() -> Result<()> {
     let nobody = json!({"apiVersion": "v1", "kind": "Service", "name": "nobody", "uid": "nobody"});
     let failing = dynamic_client.create(secret("failing").owner(nobody)).await?;
     let events: Api<Event> = Api::namespaced(dynamic_client.client().clone(), dynamic_client.name());
-    eventually(RETRY_LIMIT, "the event", || async {
+    eventually(LIMIT, "the event", || async {
         let events = events.list(&ListParams::default()).await?;
         let mut reasons = events.iter().filter_map(|event| event.reason.as_deref());
         ensure!(reasons.any(|reason| reason == "GarbageCollectionFailed"), "{events:?}");

@@ -21,7 +21,7 @@ use super::{
     test_crd::TestCrd,
 };
 use crate::fixtures::{
-    LIMIT, RETRY_LIMIT,
+    LIMIT,
     daemon::EXPIRING_LEASE,
     dynamic_client::{DynamicClient, Policy},
     object_builder::config_map,
@@ -51,7 +51,7 @@ pub(super) async fn annotation(plane: &ControlPlane) -> Result<Option<Value>> {
 }
 
 pub(super) async fn wait_until_released(dynamic_client: &DynamicClient, dependent: &DynamicObject) -> Result<()> {
-    eventually(RETRY_LIMIT, "a dependent to be released", || async {
+    eventually(LIMIT, "a dependent to be released", || async {
         let dependent = dynamic_client.get(dependent).await?;
         ensure!(dependent.owner_references().is_empty(), "{:?}", dependent.metadata);
         ensure!(dependent.metadata.deletion_timestamp.is_none(), "it is being deleted");
@@ -125,7 +125,7 @@ async fn an_orphan_deletion_ends_without_resources_that_cannot_be_listed() -> Re
     }
     // That the other CRD was deleted proves nothing about its objects.
     let expected = json!([{"owners": [owner.metadata.uid], "resources": [deleted.name()]}]);
-    eventually(RETRY_LIMIT, "the repaired resource to be settled", || async {
+    eventually(LIMIT, "the repaired resource to be settled", || async {
         let found = annotation(&plane).await?;
         ensure!(found.as_ref() == Some(&expected), "{found:?}");
         anyhow::Ok(())
@@ -133,7 +133,7 @@ async fn an_orphan_deletion_ends_without_resources_that_cannot_be_listed() -> Re
     .await?;
     deleted.create_again_with_both_versions().await?;
     wait_until_released(&dynamic_client, &returned).await?;
-    eventually(RETRY_LIMIT, "the owner to be forgotten", || async {
+    eventually(LIMIT, "the owner to be forgotten", || async {
         let found = annotation(&plane).await?;
         ensure!(found.is_none(), "{found:?}");
         anyhow::Ok(())
@@ -174,7 +174,7 @@ async fn create_lease(plane: &ControlPlane, record: &Value) -> Result<()> {
 /// Waits for events which say that the orphaning is blocked, each with other words.
 async fn wait_until_blocked(plane: &ControlPlane, owner: &DynamicObject, words: &[&str]) -> Result<()> {
     let events: Api<Event> = Api::namespaced(plane.client()?, &owner.namespace().unwrap_or_default());
-    eventually(RETRY_LIMIT, &format!("events with {words:?}"), || async {
+    eventually(LIMIT, &format!("events with {words:?}"), || async {
         let found = events.list(&ListParams::default()).await?.items;
         let of_owner = found.iter().filter(|event| {
             let uid = event.regarding.as_ref().and_then(|regarding| regarding.uid.as_ref());

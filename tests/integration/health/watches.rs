@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use portreeve_testing::{BodyFault, CannedResponse, ControlPlane, Fault, FaultProxy, Matcher, Repeat};
 
-use crate::fixtures::{RETRY_LIMIT, daemon::Daemon, rbac::FooAccount, shared_daemon};
+use crate::fixtures::{LIMIT, daemon::Daemon, rbac::FooAccount, shared_daemon};
 
 const FOOS: &str = "informer/foos.v1alpha1.samplecontroller.k8s.io";
 const DEPLOYMENTS: &str = "informer/deployments.v1.apps";
@@ -53,7 +53,7 @@ async fn informers_relist_when_a_proxy_buffers_their_watches() -> Result<()> {
     proxy.fault(Matcher::watches(), stalled, Repeat::UntilHealed);
     proxy.reset();
     let lists = proxy.count(Matcher::lists().resource("foos"));
-    lists.wait_for_matched(1, RETRY_LIMIT).await?;
+    lists.wait_for_matched(1, LIMIT).await?;
     // A list has refreshed the store, so readiness passes although the watch is silent.
     daemon.admin.wait_until_passing("/readyz").await?;
     // Without lists as well, the informer has no contact and becomes stale.

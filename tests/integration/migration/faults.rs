@@ -12,7 +12,7 @@ use super::{
     environment::{Environment, Gadgets, UNCONVERTIBLE, failed, shared, succeeded},
     steps::FAST,
 };
-use crate::fixtures::{LIMIT, RETRY_LIMIT};
+use crate::fixtures::LIMIT;
 
 const OBJECTS: u32 = 50;
 /// The pages of a list after the first one, with the page size of [`FAST`].
@@ -84,7 +84,7 @@ impl<'a> Migration<'a> {
 }
 
 async fn succeeds(process: &Process) -> Result<()> {
-    let status = process.wait(RETRY_LIMIT).await?;
+    let status = process.wait(LIMIT).await?;
     ensure!(status.success(), "{status}{}", process.log_tail());
     Ok(())
 }
@@ -307,7 +307,7 @@ async fn a_change_of_the_definition_makes_the_migration_begin_again() -> Result<
         }
     }
     migration.proxy.heal_one(&held);
-    let status = process.wait(RETRY_LIMIT).await?;
+    let status = process.wait(LIMIT).await?;
     ensure!(!status.success());
     let log = process.log_tail();
     ensure!(log.contains("was changed during the migration"), "{log}");

@@ -41,8 +41,6 @@ const CLIENTS: usize = 16;
 const OTHERS: usize = 100;
 /// The time limit of the setup in the full size.
 const SETUP_LIMIT: Duration = Duration::from_mins(10);
-/// The time in which all Jobs must be created once the quota is gone.
-const RECOVERY_LIMIT: Duration = Duration::from_mins(1);
 
 /// The size of a storm.
 struct Size {
@@ -245,7 +243,7 @@ impl Storm {
     async fn recover(&self, jobs: usize) -> Result<Duration> {
         let start = Instant::now();
         self.quotas().delete("no-jobs", &DeleteParams::default()).await?;
-        self.wait_for_jobs(RECOVERY_LIMIT, jobs).await?;
+        self.wait_for_jobs(LIMIT, jobs).await?;
         let time = start.elapsed();
         println!("all Jobs were created {time:?} after the quota was removed");
         self.wait_for(LIMIT, "no retry to be held back", |metrics| {

@@ -127,7 +127,7 @@ async fn a_daemon_killed_between_deletions_deletes_the_rest_and_none_too_early()
     ensure!(before.len() < JOBS / 2, "the kill did not interrupt the deletions");
 
     let daemon = Daemon::start_as(&plane, &kubeconfig, "killed-daemon", &flags).await?;
-    let after = eventually(LIMIT + Duration::from_secs(30), "the other deletions", || async {
+    let after = eventually(LIMIT, "the other deletions", || async {
         let after = jobs.deleted().await?;
         ensure!(after.len() >= JOBS / 2, "{}", after.len());
         anyhow::Ok(after)

@@ -67,7 +67,7 @@ struct FinishedJobs {
 
 impl FinishedJobs {
     /// The TTL in seconds of the Job of a wave. It expires before the next wave.
-    const TTL: u32 = 300;
+    const TTL: u32 = 1_200;
 
     fn of(fixture: &NamespaceFixture) -> Self {
         Self {

@@ -8,8 +8,8 @@ use crate::{
     chaos::scenario::Scenario,
     faults::requests::expire_watches,
     fixtures::{
-        RETRY_LIMIT, dynamic_client::DynamicClient, jobs::Jobs, namespace::NamespaceFixture,
-        object_builder::config_map, schedules::Kind,
+        LIMIT, dynamic_client::DynamicClient, jobs::Jobs, namespace::NamespaceFixture, object_builder::config_map,
+        schedules::Kind,
     },
     registry::informers,
 };
@@ -47,7 +47,7 @@ async fn lists_that_fail_on_their_third_page_are_repeated() -> Result<()> {
         proxy.reset();
         scenario.work.wave().await?;
         for (resource, third) in &third_pages {
-            let failed = third.wait_for_applied(1, RETRY_LIMIT).await;
+            let failed = third.wait_for_applied(1, LIMIT).await;
             failed.with_context(|| format!("{resource} with {response:?}"))?;
         }
         scenario.verify().await?;

@@ -12,7 +12,7 @@ use crate::{
     chaos::scenario::Scenario,
     faults::requests::{self, RequestFault, Target},
     fixtures::{
-        RETRY_LIMIT,
+        LIMIT,
         schedules::{Kind, minutes},
     },
     profile::{Reads, STEP},
@@ -82,7 +82,7 @@ async fn a_deleted_running_job_leaves_the_status_although_reads_of_it_fail() -> 
 /// Waits until the status of a schedule has this Job as its only active one.
 async fn wait_for_only_active_job(scenario: &Scenario, kind: Kind, job: &str) -> Result<()> {
     let objects = kind.objects(&scenario.work.fixture.namespace);
-    eventually(RETRY_LIMIT, &format!("{job} to be the only active Job"), || async {
+    eventually(LIMIT, &format!("{job} to be the only active Job"), || async {
         let object = objects.get(kind.name()).await?;
         let active = object.data["status"]["active"]
             .as_array()
@@ -123,7 +123,7 @@ async fn silent_watches_are_given_up_and_restarted() -> Result<()> {
     let stalled = Fault::Body(BodyFault::StallAt(200));
     let counter = scenario.proxy.fault(Matcher::watches(), stalled, Repeat::Next(WATCHES));
     scenario.proxy.reset();
-    counter.wait_for_applied(WATCHES, RETRY_LIMIT).await?;
+    counter.wait_for_applied(WATCHES, LIMIT).await?;
     scenario.work.wave().await?;
     // The test does not heal the fault, and with such a short idle timeout some watches are stale
     // for a moment.

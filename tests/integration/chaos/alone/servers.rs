@@ -10,7 +10,7 @@ use portreeve_testing::{CannedResponse, Fault, Matcher, Repeat};
 use crate::{
     chaos::{credentials::is_forbidden, scenario::Scenario},
     faults::servers::ServerFault,
-    fixtures::RETRY_LIMIT,
+    fixtures::LIMIT,
     registry::{self, informers},
 };
 
@@ -27,7 +27,7 @@ async fn begin(scenario: &mut Scenario) -> Result<()> {
         .proxy
         .fault(Matcher::writes(), Fault::DelayRequest(DELAY), Repeat::UntilHealed);
     scenario.work.wave().await?;
-    writes.wait_for_applied(3, RETRY_LIMIT).await
+    writes.wait_for_applied(3, LIMIT).await
 }
 
 /// Waits until the wave is done while the proxy's fault is active, and finishes the scenario.
@@ -90,7 +90,7 @@ async fn the_daemon_recovers_from_a_hanging_apiserver() -> Result<()> {
             .wait_for_more(
                 "rest_client_requests_total",
                 &[r#"code="<error>""#, r#"method="GET""#],
-                RETRY_LIMIT,
+                LIMIT,
             )
             .await?;
     }
@@ -123,7 +123,7 @@ async fn informers_relist_after_a_compaction_during_a_disconnect() -> Result<()>
     scenario.proxy.heal();
     scenario.verify_with_failing_checks(is_forbidden).await?;
     for (resource, lists) in &relists {
-        let listed = lists.wait_for_matched(1, RETRY_LIMIT).await;
+        let listed = lists.wait_for_matched(1, LIMIT).await;
         listed.with_context(|| format!("{resource} was not listed again after the compaction"))?;
     }
     scenario.finish().await
@@ -152,11 +152,11 @@ async fn work_completes_after_a_storm_of_429() -> Result<()> {
         .collect();
     scenario.work.wave().await?;
     for storm in &storms {
-        storm.wait_for_applied(STORM, RETRY_LIMIT).await?;
+        storm.wait_for_applied(STORM, LIMIT).await?;
     }
     let rest = throttle(Matcher::any());
     scenario.proxy.reset();
-    rest.wait_for_applied(STORM, RETRY_LIMIT).await?;
+    rest.wait_for_applied(STORM, LIMIT).await?;
     scenario.proxy.heal();
     scenario.verify().await?;
     scenario.finish().await
@@ -173,7 +173,7 @@ async fn work_completes_with_a_slow_apiserver_that_throttles_some_requests() -> 
     );
     scenario.proxy.reset();
     scenario.work.wave().await?;
-    throttled.wait_for_applied(20, RETRY_LIMIT).await?;
+    throttled.wait_for_applied(20, LIMIT).await?;
     finish_under_fault(scenario).await
 }
 

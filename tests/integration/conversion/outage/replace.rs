@@ -1,12 +1,7 @@
 //! Runs that replace each other in the middle of a migration, while nobody converts CronTabs. Jobs
 //! start, but no status can be written.
 
-use std::time::Duration;
-
 use super::*;
-
-/// How long the apiserver waits for a webhook, several times.
-const SEVERAL_WAITS: Duration = Duration::from_mins(3);
 
 /// Brings a control plane into the middle of a migration: the CronTab `a`, whose two schedules
 /// replace each other's runs, is stored in v1, and new writes are stored in v2. The apiserver calls
@@ -14,7 +9,7 @@ const SEVERAL_WAITS: Duration = Duration::from_mins(3);
 async fn migrating(converting: &Converting, namespace: &str, url: &str) -> Result<Namespace> {
     let namespace = converting.plane.namespace(namespace).await?;
     let crontabs = CronTabs::of(&namespace);
-    let mut crontab = twice("a");
+    let mut crontab = twice("a", converting.due);
     crontab["spec"]["runPolicy"] = json!({"concurrencyPolicy": "Replace"});
     crontabs.create(&CRONTABS_V2, &crontab).await?;
     wait_until_observed(&crontabs, &CRONTABS, "a").await?;
@@ -26,7 +21,7 @@ async fn migrating(converting: &Converting, namespace: &str, url: &str) -> Resul
         }
     };
     converting.definition()?.edit(switch).await?;
-    eventually(SEVERAL_WAITS, "the conversion to be away", || async {
+    eventually(LIMIT, "the conversion to be away", || async {
         ensure!(crontabs.get(&CRONTABS_V2, "a").await.is_err(), "it still works");
         anyhow::Ok(())
     })
@@ -39,7 +34,7 @@ async fn migrating(converting: &Converting, namespace: &str, url: &str) -> Resul
 async fn wait_for_the_last_job(namespace: &Namespace, slot: Timestamp) -> Result<(Job, Value)> {
     let jobs: Api<Job> = namespace.api();
     let expected = format!("{slot:.0}");
-    eventually(SEVERAL_WAITS, &format!("only the second run at {slot}"), || async {
+    eventually(LIMIT, &format!("only the second run at {slot}"), || async {
         let mut found = jobs.list(&ListParams::default()).await?.items;
         let annotations: Vec<_> = found.iter().map(ResourceExt::annotations).collect();
         ensure!(found.len() == 1, "{annotations:?}");

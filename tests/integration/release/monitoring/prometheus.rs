@@ -9,7 +9,7 @@ use portreeve_testing::{ControlPlane, Process, eventually, free_port};
 use serde_json::{Value, json};
 
 use super::tools;
-use crate::fixtures::{LIMIT, RETRY_LIMIT, admin::send};
+use crate::fixtures::{LIMIT, admin::send};
 
 /// The number of ports to try: another process can take a port between the check and the start.
 const PORT_ATTEMPTS: usize = 5;
@@ -72,7 +72,7 @@ impl Prometheus {
 
     /// Waits until every query has a result.
     pub(super) async fn wait_for_data(&self, queries: &[String]) -> Result<()> {
-        eventually(RETRY_LIMIT, "data of every query", || async {
+        eventually(LIMIT, "data of every query", || async {
             let mut empty = Vec::new();
             for query in queries {
                 if self.query(query).await?.is_empty() {
@@ -87,7 +87,7 @@ impl Prometheus {
 
     /// Waits until a query has exactly one result, with this value.
     pub(super) async fn wait_for_value(&self, query: &str, expected: &str) -> Result<()> {
-        eventually(RETRY_LIMIT, &format!("{query} to be {expected}"), || async {
+        eventually(LIMIT, &format!("{query} to be {expected}"), || async {
             let result = self.query(query).await?;
             let values: Vec<_> = result.iter().map(|series| &series["value"][1]).collect();
             ensure!(values == [expected], "{values:?}");
@@ -98,7 +98,7 @@ impl Prometheus {
 
     /// Waits until the scrapes of a job fail, and returns the error.
     pub(super) async fn wait_for_scrape_error(&self, job: &str) -> Result<String> {
-        eventually(RETRY_LIMIT, &format!("an error of the job {job}"), || async {
+        eventually(LIMIT, &format!("an error of the job {job}"), || async {
             let data = self.get("targets?state=active").await?;
             let targets = data["activeTargets"].as_array().into_iter().flatten();
             let mut errors = targets.filter(|target| target["labels"]["job"] == job);
