@@ -85,7 +85,9 @@ pub(crate) struct Request {
     pub(crate) outcome: Outcome,
 }
 
-/// Returns the mutating requests of a log in the order in which they were received.
+/// Returns the mutating requests of a log in the order in which they were received. The log may
+/// begin amid requests, which are left out: that of a control plane is emptied when it is used
+/// again.
 ///
 /// # Errors
 /// Returns an error when a line cannot be parsed, or completes a request that the log does not
@@ -93,10 +95,12 @@ pub(crate) struct Request {
 pub(crate) fn requests(log: &str) -> Result<Vec<Request>> {
     let mut requests: Vec<Request> = Vec::new();
     let mut open: HashMap<String, usize> = HashMap::new();
+    let mut began = None;
     for (index, text) in log.lines().enumerate() {
         let line = index + 1;
         let event: Event =
             serde_json::from_str(text).with_context(|| format!("failed to parse line {line} of the audit log"))?;
+        let began = *began.get_or_insert(event.stage_timestamp);
         if !MUTATING.contains(&&*event.verb) {
             continue;
         }
@@ -117,6 +121,9 @@ pub(crate) fn requests(log: &str) -> Result<Vec<Request>> {
                 let Some(reference) = &event.object_ref else {
                     continue;
                 };
+                if !open.contains_key(&event.audit_id) && event.request_received_timestamp < began {
+                    continue;
+                }
                 let request = open
                     .remove(&event.audit_id)
                     .and_then(|index| requests.get_mut(index))
