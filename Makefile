@@ -16,9 +16,8 @@ SEED ?=
 # Selects the features of dependencies that tests use, so that tests and other commands share
 # builds. No crate has examples.
 SHARED := --examples
-# Selects the features of dependencies that the workspace uses, without the crates that want those
-# of `portreeve`.
-PORTREEVE_ALONE := --exclude portreeve-blocking --exclude portreeve-example
+# The tests of the executables. Those of the kubectl plugin build it, and the others run it.
+INTEGRATION := --test integration --test plugin
 # Additional arguments for `make bench`, such as BENCH_FLAGS='--only=due --rounds=1'. The program
 # lists them with --help.
 BENCH_FLAGS ?=
@@ -29,7 +28,7 @@ help: ## list the targets
 
 .PHONY: run
 run: servers ## start a control plane, the daemon with every controller and the samples, until Ctrl-C
-	@hack/build portreeve portreeve-run
+	@hack/build portreeve kubectl-portreeve portreeve-run
 	@target/debug/portreeve-run target/debug/portreeve deploy/samples $(DAEMON_FLAGS)
 
 .PHONY: test
@@ -44,7 +43,7 @@ test: control-plane loom ## run the tests of the workspace, on real servers
 
 .PHONY: test-release
 test-release: control-plane manifest-tools prometheus cainjector former-version ## test the chart, the overlays, the alert rules, the update from a former version, and each fault alone
-	GOMAXPROCS=1 hack/test/run --workspace --test integration -- release:: chaos::alone:: --skip release::image::
+	GOMAXPROCS=1 hack/test/run --workspace $(INTEGRATION) -- release:: chaos::alone:: --skip release::image::
 
 .PHONY: test-image
 test-image: control-plane ## build the image's binary and test it; 9 minutes on two cores, 4 after an edit
@@ -59,10 +58,10 @@ loom: ## test interleavings of threads in the work queue with loom; LOOM_MAX_PRE
 
 .PHONY: chaos
 chaos: control-plane ## run every fault alone, ROUNDS=n seeds of combined faults from SEED=n on, 220 rotations of certificates, and the tests of several replicas
-	ROUNDS=$(ROUNDS) SEED=$(SEED) $(CARGO) test --locked --workspace --test integration chaos:: -- --nocapture
-	ROTATIONS=200 $(CARGO) test --locked --workspace --test integration certificates::replicas -- --nocapture
-	ROTATIONS=20 ROTATE_BY=time $(CARGO) test --locked --workspace --test integration certificates::replicas -- --nocapture
-	ROUNDS=$(ROUNDS) $(CARGO) test --locked --workspace --test integration ha:: -- --nocapture
+	ROUNDS=$(ROUNDS) SEED=$(SEED) $(CARGO) test --locked --workspace $(INTEGRATION) chaos:: -- --nocapture
+	ROTATIONS=200 $(CARGO) test --locked --workspace $(INTEGRATION) certificates::replicas -- --nocapture
+	ROTATIONS=20 ROTATE_BY=time $(CARGO) test --locked --workspace $(INTEGRATION) certificates::replicas -- --nocapture
+	ROUNDS=$(ROUNDS) $(CARGO) test --locked --workspace $(INTEGRATION) ha:: -- --nocapture
 
 .PHONY: compat
 compat: control-plane ## run core tests against older releases of kube-apiserver, which take 20 minutes to build
@@ -70,7 +69,7 @@ compat: control-plane ## run core tests against older releases of kube-apiserver
 
 .PHONY: scale
 scale: control-plane former-version ## run the tests under load in full size, which `make test` runs in a small form
-	SCALE=1 $(CARGO) test --locked --workspace --test integration -- scale:: rolling_update:: webhooks::attacks:: --nocapture
+	SCALE=1 $(CARGO) test --locked --workspace $(INTEGRATION) -- scale:: rolling_update:: webhooks::attacks:: --nocapture
 
 .PHONY: bench
 bench: control-plane image-binary ## measure the image's binary and its peers into BENCHMARKS.md; takes 9 hours
@@ -79,11 +78,10 @@ bench: control-plane image-binary ## measure the image's binary and its peers in
 	@target/release/portreeve-bench target/image/portreeve $(BENCH_FLAGS)
 
 .PHONY: lint
-lint: ## check format, lints, docs, the image's features, dependencies and the rules of this repository
+lint: ## check format, lints, docs, dependencies and the rules of this repository
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --lib --bin portreeve-bench --bin portreeve-run $(SHARED)
-	$(CARGO) check --locked --workspace $(PORTREEVE_ALONE) --bin portreeve --no-default-features
 	$(CARGO) test --locked --workspace --test tidy
 	@folder=$$(hack/deny/build) && "$$folder/cargo-deny" --locked check -D warnings licenses bans sources
 
@@ -125,5 +123,5 @@ image-binary: ## build only the image's static binary
 
 .PHONY: update
 update: ## regenerate definitions, policies, roles, fences, FlowSchemas, the PrometheusRule, docs/configuration.md and docs/metrics.md
-	UPDATE_EXPECT=1 $(CARGO) test --locked --package portreeve --lib -- crds_are_generated_from_the_types manifests::
+	UPDATE_EXPECT=1 $(CARGO) test --locked --package portreeve-daemon --lib -- crds_are_generated_from_the_types manifests::
 	@hack/update

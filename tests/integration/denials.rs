@@ -156,7 +156,7 @@ async fn denials_that_look_like_conflicts_are_reported_by_every_controller() -> 
     let daemon = InProcess::start_as(
         plane.kubeconfig(),
         Arc::new(clock.clone()),
-        portreeve::CONTROLLERS,
+        portreeve_cli::CONTROLLERS,
         &flags,
     )
     .await?;

@@ -289,7 +289,14 @@ async fn clock_skew_neither_steals_a_lease_nor_delays_a_takeover() -> Result<()>
         skewed.set(Timestamp::now() + SignedDuration::from_secs(seconds));
         let unskewed: Arc<OffsetClock> = Arc::new(OffsetClock::new());
         let flags: Vec<_> = EXPIRING_LEASE.iter().chain(&["--controllers=foo"]).copied().collect();
-        let start = |clock| InProcess::start_as(environment.plane.kubeconfig(), clock, portreeve::CONTROLLERS, &flags);
+        let start = |clock| {
+            InProcess::start_as(
+                environment.plane.kubeconfig(),
+                clock,
+                portreeve_cli::CONTROLLERS,
+                &flags,
+            )
+        };
         let leader = start(Arc::new(skewed.clone())).await?;
         let holder = environment.next_holder("portreeve", "").await?;
         let standby = start(unskewed.clone()).await?;

@@ -219,7 +219,7 @@ async fn a_candidate_whose_thread_hangs_is_not_ready() -> Result<()> {
     let flags = environment.flags();
     let flags: Vec<_> = flags.iter().map(String::as_str).collect();
     let kubeconfig = environment.plane.kubeconfig();
-    let daemon = InProcess::start_as(kubeconfig, clock, portreeve::CONTROLLERS, &flags).await?;
+    let daemon = InProcess::start_as(kubeconfig, clock, portreeve_cli::CONTROLLERS, &flags).await?;
     daemon.admin.ensure_passing("/readyz").await?;
 
     let release = Patch::Merge(json!({"spec": {"holderIdentity": ""}}));

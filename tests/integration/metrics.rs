@@ -59,27 +59,21 @@ async fn metrics_show_the_work_of_a_controller() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_former_names_of_queues_remain_behind_a_flag() -> Result<()> {
+async fn queues_have_the_names_of_kubernetes() -> Result<()> {
     let plane = ControlPlane::shared().await;
-    for (flags, names) in [
-        (vec![], ["cronjob", "crontab", "foo", "ttl_jobs_to_delete"]),
-        (
-            vec!["--use-deprecated-queue-names"],
-            ["CronJobs", "CronTabs", "Foos", "ttl_jobs_to_delete"],
-        ),
-    ] {
-        let flags = [&*ALL_CONTROLLERS, "--dry-run"].into_iter().chain(flags);
-        let daemon = Daemon::start(plane, "queue-names", &flags.collect::<Vec<_>>()).await?;
-        let queues = eventually(LIMIT, "the metrics of all queues", || async {
-            let queues = daemon.admin.metrics().await?.values("workqueue_depth", "name");
-            ensure!(queues.len() == 6, "{queues:?}");
-            anyhow::Ok(queues)
-        })
-        .await?;
-        let others = queues.iter().filter(|name| !name.starts_with("garbage_collector_"));
-        ensure!(others.eq(names.iter()), "{queues:?}");
-        let (_, text) = daemon.admin.get("/readyz?verbose").await?;
-        ensure!(text.contains("retries/crontab"), "{text}");
-    }
+    let daemon = Daemon::start(plane, "queue-names", &[&*ALL_CONTROLLERS, "--dry-run"]).await?;
+    let queues = eventually(LIMIT, "the metrics of all queues", || async {
+        let queues = daemon.admin.metrics().await?.values("workqueue_depth", "name");
+        ensure!(queues.len() == 6, "{queues:?}");
+        anyhow::Ok(queues)
+    })
+    .await?;
+    let others = queues.iter().filter(|name| !name.starts_with("garbage_collector_"));
+    ensure!(
+        others.eq(["cronjob", "crontab", "foo", "ttl_jobs_to_delete"].iter()),
+        "{queues:?}"
+    );
+    let (_, text) = daemon.admin.get("/readyz?verbose").await?;
+    ensure!(text.contains("retries/crontab"), "{text}");
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! `portreeve conversion` and `portreeve migrate`, on definitions of the tests with a real
-//! conversion webhook.
+//! `kubectl portreeve conversion` and `kubectl portreeve migrate`, on definitions of the tests with
+//! a real conversion webhook.
 
 mod conversion;
 pub(crate) mod environment;

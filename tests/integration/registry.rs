@@ -63,7 +63,7 @@ pub(crate) fn informers(requests: fn() -> Matcher) -> Vec<(&'static str, Matcher
 
 #[test]
 fn every_controller_has_a_profile() -> Result<()> {
-    let controllers: BTreeSet<_> = portreeve::CONTROLLERS
+    let controllers: BTreeSet<_> = portreeve_cli::CONTROLLERS
         .iter()
         .map(|controller| controller.name)
         .collect();

@@ -46,7 +46,7 @@ fn path(event: &Event) -> String {
 #[tokio::test]
 async fn every_resource_has_one_watch_and_its_readers_share_the_first_list() -> Result<()> {
     let plane = ControlPlane::builder().audit_policy(policy::REQUESTS).pooled().await?;
-    let names: Vec<_> = portreeve::CONTROLLERS.iter().map(|known| known.name).collect();
+    let names: Vec<_> = portreeve_cli::CONTROLLERS.iter().map(|known| known.name).collect();
     let all = format!("--controllers={}", names.join(","));
     let flags = ["--install-crds", "--leader-elect=false", &*all];
     let daemon = Daemon::start(&plane, "shared", &flags).await?;

@@ -60,6 +60,22 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "portreeve-daemon",
+        &[
+            "portreeve-api",
+            "portreeve-auth",
+            "portreeve-client",
+            "portreeve-informer",
+            "portreeve-leader",
+            "portreeve-manager",
+            "portreeve-metrics",
+            "portreeve-reconcile",
+            "portreeve-serving",
+            "portreeve-servingcertificate",
+            "portreeve-webhook",
+        ],
+    ),
+    (
         "portreeve-bench",
         &["portreeve-api", "portreeve-garbagecollector-graph", "portreeve-testing"],
     ),
@@ -106,9 +122,19 @@ const PURE: &[(&str, &[&str])] = &[
     ),
 ];
 /// Programs, which may depend on every crate.
-const PROGRAMS: &[&str] = &["portreeve", "portreeve-blocking", "portreeve-example"];
+const PROGRAMS: &[&str] = &[
+    "kubectl-portreeve",
+    "portreeve-blocking",
+    "portreeve-cli",
+    "portreeve-example",
+];
 /// Crates that may choose the API version of k8s-openapi outside of tests.
-const CHOOSES_API_VERSION: &[&str] = &["portreeve", "portreeve-run", "portreeve-testing"];
+const CHOOSES_API_VERSION: &[&str] = &[
+    "kubectl-portreeve",
+    "portreeve-cli",
+    "portreeve-run",
+    "portreeve-testing",
+];
 
 struct Package {
     name: String,
@@ -255,7 +281,10 @@ fn every_crate_is_named_after_its_folder() -> Result<()> {
             .split_once('/')
             .map_or(folder, |(_, below)| below)
             .replace('/', "-");
-        let named = package.name == folder || package.name == format!("portreeve-{folder}");
+        // The name of the binary's folder is free for the crate that authors use.
+        let named = package.name == folder
+            || package.name == format!("portreeve-{folder}")
+            || (&*package.name, &*folder) == ("portreeve-cli", "portreeve");
         ensure!(
             named,
             "the package {} must have the name of its folder {}",

@@ -9,5 +9,5 @@ use dlmalloc::GlobalDlmalloc;
 static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
 
 fn main() -> ExitCode {
-    portreeve::main(portreeve::CONTROLLERS)
+    portreeve_daemon::main(portreeve_cli::CONTROLLERS)
 }

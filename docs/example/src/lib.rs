@@ -15,7 +15,7 @@ use serde_json::json;
 const LABEL: &str = "example.dev/copy-to";
 const CONFIG_MAPS: Resource = Resource::namespaced("", "v1", "ConfigMap", "configmaps");
 
-/// The descriptor of the controller, for `portreeve::main`.
+/// The descriptor of the controller, for `portreeve_daemon::main`.
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "copy-controller",
     log_target: module_path!(),

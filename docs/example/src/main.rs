@@ -1,6 +1,6 @@
 //! A daemon with one custom controller. To run the built-in controllers too, pass a slice that also
-//! contains those of `portreeve::CONTROLLERS`.
+//! contains those of `portreeve_cli::CONTROLLERS`.
 
 fn main() -> std::process::ExitCode {
-    portreeve::main(&[copy_controller::DESCRIPTOR])
+    portreeve_daemon::main(&[copy_controller::DESCRIPTOR])
 }

@@ -205,7 +205,7 @@ fn enable_all_flag(daemon: &Path) -> Result<String> {
 pub(crate) fn daemon_output(daemon: &Path, flag: &str) -> Result<String> {
     let path = daemon.display();
     let output = Command::new(daemon).arg(flag).output();
-    let hint = || format!("failed to run {path}: build it with `cargo build --release -p portreeve`");
+    let hint = || format!("failed to run {path}: build it with `cargo build --release -p portreeve-cli`");
     let output = output.with_context(hint)?;
     ensure!(output.status.success(), "{path} {flag} exited with {}", output.status);
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())

@@ -91,7 +91,7 @@ async fn the_error_for_a_missing_daemon_names_the_build_command() -> Result<()> 
     let (bench, _) = start(&folder, &["--subjects=portreeve"])?;
     let status = bench.wait(LIMIT).await?;
     ensure!(status.code() == Some(1), "portreeve-bench exited with {status}");
-    let hint = |line: &str| line.contains("cargo build --release -p portreeve");
+    let hint = |line: &str| line.contains("cargo build --release -p portreeve-cli");
     bench.wait_for_log(LIMIT, hint).await?;
     Ok(())
 }

@@ -47,7 +47,7 @@ impl ConversionWebhook {
     }
 
     /// Serves v2 as an administrator does, once the daemon has installed the definition.
-    pub(crate) async fn enable(&self, daemon: &Path, plane: &ControlPlane) -> Result<()> {
+    pub(crate) async fn enable(&self, plugin: &Path, plane: &ControlPlane) -> Result<()> {
         let flags = [
             format!("--url=https://localhost:{}", self.port),
             format!("--ca-file={}", self.ca.display()),
@@ -57,7 +57,7 @@ impl ConversionWebhook {
         let flags = flags.iter().map(String::as_str);
         let args: Vec<_> = ["conversion", "enable"].into_iter().chain(flags).collect();
         eventually(LIMIT, "v2 of CronTab to be served", || async {
-            let command = plane.spawn("conversion", daemon, &args, &[])?;
+            let command = plane.spawn("conversion", plugin, &args, &[])?;
             let status = command.wait(LIMIT).await?;
             ensure!(
                 status.success(),

@@ -3,7 +3,8 @@
 //!
 //!   portreeve-run DAEMON SAMPLES [DAEMON-FLAG...]
 //!
-//! DAEMON is the daemon's binary, SAMPLES a folder of YAML files. Every process that this program
+//! DAEMON is the daemon's binary, beside which the kubectl plugin is. SAMPLES is a folder of YAML
+//! files. Every process that this program
 //! starts ends with it, and its files are removed, even if this program is killed.
 
 mod conversion;
@@ -50,11 +51,14 @@ async fn run() -> Result<()> {
     };
     let flags = args.map(OsString::into_string).collect::<Result<Vec<_>, _>>();
     let flags = flags.map_err(|flag| anyhow!("the flag {} is not text", flag.display()))?;
-    ensure!(
-        daemon.is_file(),
-        "found no daemon at {}: run `cargo build -p portreeve`",
-        daemon.display()
-    );
+    let plugin = daemon.with_file_name("kubectl-portreeve");
+    for program in [&daemon, &plugin] {
+        ensure!(
+            program.is_file(),
+            "found no {}: run `hack/build portreeve kubectl-portreeve`",
+            program.display()
+        );
+    }
     let samples = samples::read(&samples)?;
     let controllers = all_controllers(&daemon)?;
     let mut interrupt = Interrupt::listen()?;
@@ -74,7 +78,7 @@ async fn run() -> Result<()> {
     .concat();
     let process = start_daemon(&daemon, &plane, port, &flags)?;
     let described = async {
-        let enabled = with_progress("serving v2 of CronTab", webhook.enable(&daemon, &plane));
+        let enabled = with_progress("serving v2 of CronTab", webhook.enable(&plugin, &plane));
         match enabled.await {
             Ok(()) => apply_and_describe(&plane, port, &samples).await,
             Err(error) => error,

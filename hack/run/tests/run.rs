@@ -28,8 +28,7 @@ const LISTING: &str = r#"[ "$1" != --list-controllers ] || { echo '[{"name": "on
 
 /// The part that answers `conversion enable`. The first time it fails, as while the definition is
 /// not installed.
-const CONVERSION: &str =
-    r#"[ "$1" != conversion ] || { echo "$@" >>"$0.conversion"; [ "$(wc -l <"$0.conversion")" -gt 1 ]; exit; }"#;
+const CONVERSION: &str = r#"echo "$@" >>"$0.conversion"; [ "$(wc -l <"$0.conversion")" -gt 1 ]"#;
 
 struct RunFixture {
     run: Process,
@@ -44,9 +43,14 @@ impl RunFixture {
         fs::create_dir(&samples)?;
         fs::write(samples.join("samples.yaml"), SAMPLES)?;
         fs::write(samples.join("README.md"), "no sample")?;
-        let binary = folder.path().join("daemon");
-        fs::write(&binary, format!("#!/bin/sh\n{LISTING}\n{CONVERSION}\n{daemon}\n"))?;
-        fs::set_permissions(&binary, fs::Permissions::from_mode(0o755))?;
+        let script = |name: &str, lines: &[&str]| {
+            let path = folder.path().join(name);
+            fs::write(&path, format!("#!/bin/sh\n{}\n", lines.join("\n")))?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+            anyhow::Ok(path)
+        };
+        let binary = script("daemon", &[LISTING, daemon])?;
+        script("kubectl-portreeve", &[CONVERSION])?;
         Self::start_with(folder, &binary, &samples)
     }
 
@@ -107,7 +111,7 @@ async fn sigterm_stops_the_daemon_and_then_the_control_plane() -> Result<()> {
         ensure!(flags.contains(flag), "{flags} lacks {flag}");
     }
     fixture.line("Applied ConfigMap one (1 of 2): Holds nothing.").await?;
-    let commands = fs::read_to_string(fixture.folder.path().join("daemon.conversion"))?;
+    let commands = fs::read_to_string(fixture.folder.path().join("kubectl-portreeve.conversion"))?;
     let commands: Vec<_> = commands.lines().collect();
     let port = flags
         .split_whitespace()
@@ -175,7 +179,10 @@ async fn crontabs(kubeconfig: &Path, version: &str) -> Result<Api<DynamicObject>
 #[tokio::test]
 async fn the_daemon_serves_the_samples_in_both_versions() -> Result<()> {
     let daemon = Path::new(PROGRAM).with_file_name("portreeve");
-    ensure!(daemon.is_file(), "found no daemon: run `cargo build -p portreeve`");
+    ensure!(
+        daemon.is_file(),
+        "found no daemon: run `hack/build portreeve kubectl-portreeve`"
+    );
     let samples = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/samples"));
     let fixture = RunFixture::start_with(tempfile::tempdir()?, &daemon, samples)?;
     let kubeconfig = fixture.kubeconfig().await?;

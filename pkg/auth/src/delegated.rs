@@ -110,6 +110,7 @@ impl DelegatedAccess {
                 master: daemon.master.clone().filter(|_| kubeconfig.is_none()),
                 kube_api_qps: REVIEW_QPS,
                 kube_api_burst: REVIEW_BURST,
+                ..portreeve_client::Args::default()
             };
             let settings = portreeve_client::Settings {
                 program: program.to_owned(),

@@ -56,6 +56,13 @@ pub struct Args {
     /// --kube-api-qps is 0.
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
     pub kube_api_burst: u32,
+    /// Kubeconfigs that are merged as kubectl merges those of `$KUBECONFIG`, in this order. They
+    /// are used if neither `kubeconfig` nor `master` is set. Not a flag.
+    #[arg(skip)]
+    pub merged_kubeconfigs: Vec<PathBuf>,
+    /// The context to use instead of the current one. Not a flag.
+    #[arg(skip)]
+    pub context: Option<String>,
 }
 
 /// Parses the requests per second of a flag such as `--kube-api-qps`. 0 means no limit.
@@ -136,6 +143,14 @@ pub enum Error {
     #[error("failed to parse the CA certificates in {path}: they are not valid PEM; correct the file")]
     Authority {
         /// The file that contains them.
+        path: PathBuf,
+    },
+    /// The kubeconfig does not have the context that was asked for.
+    #[error("found no context {context:?} in {}; `kubectl config get-contexts` lists them", .path.display())]
+    NoContext {
+        /// The name of the context.
+        context: String,
+        /// The last kubeconfig that was read.
         path: PathBuf,
     },
     /// The process does not run in a pod with a service account.

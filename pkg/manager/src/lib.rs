@@ -72,8 +72,6 @@ pub struct Settings {
     pub retry_qps: f32,
     /// The number of retries that may exceed that rate in a burst.
     pub retry_burst: u32,
-    /// The queues whose metrics have another label than the queue's name: pairs of name and label.
-    pub queue_labels: &'static [(&'static str, &'static str)],
     /// The timeouts and intervals of informers.
     pub informer_config: InformerConfig,
     /// Beats as long as the manager runs, and so shows that its runtime runs tasks.
@@ -173,9 +171,7 @@ impl Manager {
             events,
             clock,
             registry: registry.clone(),
-            queues: portreeve_workqueue::Metrics::register(registry)
-                .map_err(Error::Metrics)?
-                .with_labels(settings.queue_labels),
+            queues: portreeve_workqueue::Metrics::register(registry).map_err(Error::Metrics)?,
             retry_budget: RetryBudget::new(settings.retry_qps, settings.retry_burst),
             outage: connection.outage().clone(),
             server_clock: connection.server_clock().clone(),

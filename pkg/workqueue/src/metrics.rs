@@ -23,11 +23,7 @@ use crate::core::{QueueSnapshot, Tally};
 /// The metrics of all queues of a process, in the registry of [`Metrics::register`]. Clones share
 /// their state.
 #[derive(Clone)]
-pub struct Metrics {
-    families: Arc<Families>,
-    /// Pairs of a queue's name and the label that its series have instead.
-    labels: &'static [(&'static str, &'static str)],
-}
+pub struct Metrics(Arc<Families>);
 
 /// Observes a queue and the tokens of its retry budget, which may have no limit. Returns `None` if
 /// the queue no longer exists.
@@ -99,36 +95,20 @@ impl Metrics {
             )?,
             queues: Mutex::default(),
         };
-        let metrics = Self {
-            families: Arc::new(families),
-            labels: &[],
-        };
+        let metrics = Self(Arc::new(families));
         registry.register(Box::new(metrics.clone()))?;
         Ok(metrics)
     }
 
-    /// Gives the series of some queues another label than the queue's name: pairs of a name and a
-    /// label.
-    #[must_use]
-    pub fn with_labels(self, labels: &'static [(&'static str, &'static str)]) -> Self {
-        Self { labels, ..self }
-    }
-
-    fn label(&self, name: &'static str) -> &'static str {
-        let other = self.labels.iter().find(|(queue, _)| *queue == name);
-        other.map_or(name, |(_, label)| label)
-    }
-
     /// Returns the series of one queue. New series start at zero.
     pub(crate) fn series(&self, name: &'static str) -> Series {
-        let name = self.label(name);
         let Families {
             adds,
             retries,
             queue_durations,
             work_durations,
             ..
-        } = &*self.families;
+        } = &*self.0;
         Series {
             adds: adds.with_label_values(&[name]),
             retries: retries.with_label_values(&[name]),
@@ -145,9 +125,9 @@ impl Metrics {
 
     /// Calls `observe` at every scrape until it returns `None`.
     pub(crate) fn watch(&self, name: &'static str, observe: Observe) {
-        let mut queues = self.families.queues.lock();
+        let mut queues = self.0.queues.lock();
         queues.retain(|(_, observe)| observe().is_some());
-        queues.push((self.label(name), observe));
+        queues.push((name, observe));
     }
 }
 
@@ -221,21 +201,13 @@ impl Families {
 /// become due.
 impl Collector for Metrics {
     fn desc(&self) -> Vec<&Desc> {
-        self.families
-            .collectors()
-            .into_iter()
-            .flat_map(Collector::desc)
-            .collect()
+        self.0.collectors().into_iter().flat_map(Collector::desc).collect()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let mut queues = self.families.queues.lock();
-        self.families.refresh(&mut queues);
-        self.families
-            .collectors()
-            .into_iter()
-            .flat_map(Collector::collect)
-            .collect()
+        let mut queues = self.0.queues.lock();
+        self.0.refresh(&mut queues);
+        self.0.collectors().into_iter().flat_map(Collector::collect).collect()
     }
 }
 

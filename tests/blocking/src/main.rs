@@ -47,7 +47,7 @@ const BLOCKING: Descriptor = Descriptor {
 };
 
 fn main() -> ExitCode {
-    portreeve::main(&[BLOCKING])
+    portreeve_daemon::main(&[BLOCKING])
 }
 
 #[derive(Deserialize)]

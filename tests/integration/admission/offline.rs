@@ -1,5 +1,5 @@
-//! `portreeve validate` agrees with the apiserver: it accepts what the CRDs and the webhooks
-//! accept, and names the same field otherwise.
+//! `kubectl portreeve validate` agrees with the apiserver: it accepts what the CRDs and the
+//! webhooks accept, and names the same field otherwise.
 
 use std::{
     collections::BTreeMap,
@@ -20,14 +20,14 @@ use super::{
     table::{Case, Place},
     versions,
 };
-use crate::fixtures::{daemon::PROGRAM, repository::root};
+use crate::fixtures::{daemon::PLUGIN, repository::root};
 
 /// The number of random objects.
 const RANDOM: usize = 200;
 
 /// Runs the command on a text, and returns the exit code, the report and the log.
 fn validate(text: &str) -> Result<(Option<i32>, String, String)> {
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(&*PLUGIN);
     let streams = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -151,7 +151,7 @@ fn lists_unknown_kinds_and_unreadable_files_are_reported() -> Result<()> {
         ensure!(log == "error: found no object in -\n", "{empty:?}: {log}");
     }
 
-    let output = Command::new(PROGRAM)
+    let output = Command::new(&*PLUGIN)
         .args(["validate", "/does/not/exist.yaml"])
         .output()?;
     let log = String::from_utf8(output.stderr)?;
@@ -176,7 +176,7 @@ fn warnings_of_webhooks_are_reported_and_are_no_errors() -> Result<()> {
 fn the_samples_are_valid_except_for_the_one_that_says_so() -> Result<()> {
     for entry in std::fs::read_dir(root().join("deploy/samples"))? {
         let path = entry?.path();
-        let output = Command::new(PROGRAM).arg("validate").arg(&path).output()?;
+        let output = Command::new(&*PLUGIN).arg("validate").arg(&path).output()?;
         let is_valid = !path.ends_with("crontab-invalid.yaml");
         ensure!(output.status.success() == is_valid, "{}: {output:?}", path.display());
         let report = String::from_utf8(output.stdout)?;

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use jiff::{SignedDuration, Timestamp};
-use portreeve::CONTROLLERS;
+use portreeve_cli::CONTROLLERS;
 use portreeve_reconcile::Clock;
 use portreeve_testing::{ControlPlane, eventually};
 use rustls::{

@@ -97,7 +97,7 @@ async fn a_daemon_killed_after_each_effect_completes_its_work_without_duplicates
                 // statuses, deletions and patches.
                 ensure!(kills >= 12, "only {kills} kills");
                 ensure!(
-                    killed_controllers.len() == portreeve::CONTROLLERS.len(),
+                    killed_controllers.len() == portreeve_cli::CONTROLLERS.len(),
                     "only {killed_controllers:?} were killed after an effect"
                 );
                 proxy.heal();

@@ -256,7 +256,7 @@ impl Account {
         InProcess::start_as(
             &self.kubeconfig,
             Arc::new(clock.clone()),
-            portreeve::CONTROLLERS,
+            portreeve_cli::CONTROLLERS,
             &flags,
         )
         .await

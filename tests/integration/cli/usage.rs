@@ -38,7 +38,7 @@ fn help_groups_the_flags() -> Result<()> {
         "Admission webhooks",
         "Logs",
     ];
-    expected.extend(portreeve::CONTROLLERS.iter().map(|controller| controller.name));
+    expected.extend(portreeve_cli::CONTROLLERS.iter().map(|controller| controller.name));
     ensure!(headings == expected, "{headings:?}");
     for flag in [
         "--config",
@@ -122,23 +122,20 @@ fn check(args: &[&str], words: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn commands_that_change_a_definition_need_an_address() -> Result<()> {
-    for (args, words) in [
-        (&["conversion", "enable"][..], &["--service", "--url"][..]),
-        (
-            &["conversion", "enable", "--service=portreeve"],
-            &["--service", "portreeve-system/portreeve-webhook"],
-        ),
-        (&["conversion", "enable", "--url=http://a"], &["--url", "https://"]),
-        (
-            &["conversion", "enable", "--service=a/b", "--url=https://a"],
-            &["--service", "--url"],
-        ),
-        (&["conversion", "disable"], &["in-cluster", "--kubeconfig"]),
-        (&["migrate", "--page-size=0"], &["--page-size"]),
-        (&["migrate"], &["in-cluster", "--kubeconfig"]),
+fn commands_of_the_plugin_name_it() -> Result<()> {
+    for command in [
+        &["validate", "-"][..],
+        &["conversion", "enable", "--url=https://a"],
+        &["migrate", "--to", "v1"],
+        &["cron", "next", "0 * * * *"],
     ] {
-        check(args, words)?;
+        let output = run(command)?;
+        let error = String::from_utf8(output.stderr)?;
+        let name = command[0];
+        ensure!(
+            output.status.code() == Some(1) && error.contains(&format!("`kubectl portreeve {name}`")),
+            "{command:?}: {error}"
+        );
     }
     Ok(())
 }

@@ -79,7 +79,7 @@ impl Converting {
             .chain(["--controllers=crontab", NO_SHUTDOWN_DELAY])
             .collect();
         let clock = Arc::new(clock.clone());
-        InProcess::start_as(plane.kubeconfig(), clock, portreeve::CONTROLLERS, &flags).await
+        InProcess::start_as(plane.kubeconfig(), clock, portreeve_cli::CONTROLLERS, &flags).await
     }
 
     /// Lets the next runs become due.

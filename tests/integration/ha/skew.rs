@@ -5,7 +5,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail, ensure};
 use futures::stream::{self, BoxStream, StreamExt};
 use jiff::{SignedDuration, Timestamp};
-use portreeve::{CONTROLLERS, Config, Error};
+use portreeve_cli::CONTROLLERS;
+use portreeve_daemon::{Config, Error};
 use portreeve_reconcile::{Clock, Shutdown};
 use portreeve_testing::{Signal, free_port};
 use tokio::{task::JoinSet, time::timeout};
@@ -59,7 +60,7 @@ impl SkewedReplica {
             let config = Config::parse(common.into_iter().chain(environment.flags()), CONTROLLERS)?;
             let stop = Shutdown::new();
             let mut task = JoinSet::new();
-            task.spawn(portreeve::run(
+            task.spawn(portreeve_daemon::run(
                 config,
                 CONTROLLERS,
                 Arc::new(SkewedClock(skew)),

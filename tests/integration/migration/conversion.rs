@@ -1,4 +1,4 @@
-//! `portreeve conversion enable` serves v2 only if its conversion works.
+//! `kubectl portreeve conversion enable` serves v2 only if its conversion works.
 
 use anyhow::{Result, ensure};
 use kube::api::{Patch, PatchParams};
@@ -167,7 +167,10 @@ async fn v2_is_not_withdrawn_while_objects_are_stored_in_it() -> Result<()> {
     gadgets.succeed(&super::steps::FAST).await?;
     let before = gadgets.definition().await?;
     let (_, error) = gadgets.fail(&["conversion", "disable"]).await?;
-    ensure!(error.contains("run `portreeve migrate --to=v1` first"), "{error}");
+    ensure!(
+        error.contains("run `kubectl portreeve migrate --to=v1` first"),
+        "{error}"
+    );
     ensure!(gadgets.definition().await? == before);
     // Nor by a webhook that does not work any more: nobody could read v1 either way.
     let nobody = format!("https://localhost:1/convert/{}", gadgets.name());

@@ -23,7 +23,7 @@ use crate::{
     controllers::{descriptor, idle, in_namespace, one_flag},
     fixtures::{
         LIMIT,
-        daemon::{PROGRAM, run},
+        daemon::{PLUGIN, run_plugin},
         in_process::InProcess,
         webhooks::certificate_files,
     },
@@ -335,7 +335,7 @@ impl Gadgets<'_> {
     /// Runs a command with this kubeconfig to its end.
     pub(crate) async fn run(&self, kubeconfig: &Path, args: &[&str]) -> Result<Output> {
         let args = self.args(kubeconfig, args);
-        let end = tokio::task::spawn_blocking(move || run(&args.iter().map(String::as_str).collect::<Vec<_>>()));
+        let end = tokio::task::spawn_blocking(move || run_plugin(&args.iter().map(String::as_str).collect::<Vec<_>>()));
         end.await?
     }
 
@@ -343,9 +343,7 @@ impl Gadgets<'_> {
     pub(crate) fn spawn(&self, kubeconfig: &Path, args: &[&str]) -> Result<Process> {
         let args = self.args(kubeconfig, args);
         let args: Vec<_> = args.iter().map(String::as_str).collect();
-        self.environment
-            .plane
-            .spawn(&self.group, Path::new(PROGRAM), &args, &[])
+        self.environment.plane.spawn(&self.group, &PLUGIN, &args, &[])
     }
 
     fn args(&self, kubeconfig: &Path, args: &[&str]) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! `portreeve conversion enable` undoes its changes when it gets a signal.
+//! `kubectl portreeve conversion enable` undoes its changes when it gets a signal.
 
 use std::time::Duration;
 

@@ -162,7 +162,7 @@ async fn a_migration_needs_a_version_that_is_served() -> Result<()> {
     for (flags, words) in [
         (
             &[][..],
-            "version v2 of gadgets.not-served.example.com is not served: run `portreeve conversion enable`",
+            "version v2 of gadgets.not-served.example.com is not served: run `kubectl portreeve conversion enable`",
         ),
         (&["--to=v3"], "has no version v3, only v1, v2"),
     ] {

@@ -118,7 +118,7 @@ pub(crate) fn remove_keep_annotations(objects: &mut Objects) -> Result<()> {
 
 /// Returns the names of all controllers.
 fn controller_names() -> Vec<&'static str> {
-    portreeve::CONTROLLERS
+    portreeve_cli::CONTROLLERS
         .iter()
         .map(|controller| controller.name)
         .collect()
@@ -375,7 +375,7 @@ fn deployments_run_this_version_with_flags_that_the_binary_accepts() -> Result<(
         );
         let args = container["args"].as_array().context("the container has no arguments")?;
         let args = args.iter().filter_map(Value::as_str);
-        portreeve::Config::parse(["portreeve"].into_iter().chain(args), portreeve::CONTROLLERS)?;
+        portreeve_daemon::Config::parse(["portreeve"].into_iter().chain(args), portreeve_cli::CONTROLLERS)?;
     }
     let packaged = std::fs::read_to_string(root().join("deploy/helm/portreeve/Chart.yaml"))?;
     ensure!(

@@ -14,8 +14,8 @@ use kube::{
     CustomResourceExt,
     api::{PatchParams, PostParams},
 };
-use portreeve::{Config, Error};
 use portreeve_api::Foo;
+use portreeve_daemon::{Config, Error};
 use portreeve_reconcile::Shutdown;
 use portreeve_testing::{ControlPlane, Namespace, PooledPlane, eventually, free_port};
 use serde_json::json;
@@ -77,12 +77,12 @@ impl RightsChecker {
         let serves = flags.iter().any(|flag| flag.starts_with("--secure-port"));
         let port = (!serves).then_some(&"--secure-port=0");
         let common = ["portreeve", &kubeconfig];
-        let config = Config::parse(common.iter().chain(port).chain(flags), portreeve::CONTROLLERS)?;
+        let config = Config::parse(common.iter().chain(port).chain(flags), portreeve_cli::CONTROLLERS)?;
         let clock = OffsetClock::new();
         let mut task = JoinSet::new();
-        task.spawn(portreeve::run(
+        task.spawn(portreeve_daemon::run(
             config,
-            portreeve::CONTROLLERS,
+            portreeve_cli::CONTROLLERS,
             Arc::new(clock.clone()),
             Shutdown::new(),
         ));

@@ -3,7 +3,7 @@
 //!
 //! The full size is 10,000 CronTabs.
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::is_full_size;
 use crate::{
-    fixtures::{LIMIT, conversion::Definition, daemon::PROGRAM},
+    fixtures::{LIMIT, conversion::Definition, daemon::PLUGIN},
     upgrade::{Upgrade, v1},
 };
 
@@ -38,7 +38,7 @@ async fn migrated(plane: &ControlPlane) -> Result<usize> {
 async fn migrate(plane: &ControlPlane, name: &str, beyond: usize) -> Result<Process> {
     let kubeconfig = format!("--kubeconfig={}", plane.kubeconfig().display());
     let flags = ["migrate", "--switch-delay=0s", "--page-size=50", &kubeconfig];
-    let process = plane.spawn(name, Path::new(PROGRAM), &flags, &[])?;
+    let process = plane.spawn(name, &PLUGIN, &flags, &[])?;
     process
         .wait_for_log(MIGRATION, |line| line.starts_with("storing "))
         .await?;

@@ -89,7 +89,7 @@ impl Storm {
         flags.extend(size.flags);
         let system_clock = Arc::new(clock.clone());
         let storm = Self {
-            daemon: InProcess::start_as(plane.kubeconfig(), system_clock, portreeve::CONTROLLERS, &flags).await?,
+            daemon: InProcess::start_as(plane.kubeconfig(), system_clock, portreeve_cli::CONTROLLERS, &flags).await?,
             clock,
             refused: NamespaceFixture::new(&plane, "refused").await?,
             other: NamespaceFixture::new(&plane, "other").await?,

@@ -204,5 +204,5 @@ impl ScheduleEnvironment {
 
 async fn run(kubeconfig: &std::path::Path, clock: &OffsetClock) -> Result<InProcess> {
     let flags = [CONTROLLERS, "--install-crds"];
-    InProcess::start_as(kubeconfig, Arc::new(clock.clone()), portreeve::CONTROLLERS, &flags).await
+    InProcess::start_as(kubeconfig, Arc::new(clock.clone()), portreeve_cli::CONTROLLERS, &flags).await
 }

@@ -32,7 +32,7 @@ pub(super) struct TtlEnvironment {
 
 async fn run(kubeconfig: &std::path::Path, clock: &OffsetClock) -> Result<InProcess> {
     let flags = [CONTROLLERS, ONE_WORKER];
-    InProcess::start_as(kubeconfig, Arc::new(clock.clone()), portreeve::CONTROLLERS, &flags).await
+    InProcess::start_as(kubeconfig, Arc::new(clock.clone()), portreeve_cli::CONTROLLERS, &flags).await
 }
 
 impl TtlEnvironment {

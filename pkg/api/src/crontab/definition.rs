@@ -114,7 +114,7 @@ impl CustomResourceExt for CronTab {
                 scope: "Namespaced".to_owned(),
                 versions: vec![
                     version(VERSION, true, schema::root(), COLUMNS),
-                    // Served once a replica converts: `portreeve conversion enable`.
+                    // Served once a replica converts: `kubectl portreeve conversion enable`.
                     version(VERSION_2, false, schema::root_2(), COLUMNS_2),
                 ],
                 ..CustomResourceDefinitionSpec::default()

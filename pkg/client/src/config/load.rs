@@ -36,13 +36,15 @@ pub(super) struct Loaded {
 
 /// Loads the configuration that the flags describe.
 pub(super) fn load(args: &Args) -> Result<Loaded, Error> {
+    let context = args.context.as_deref();
     let mut loaded = match (&args.kubeconfig, &args.master) {
-        (Some(path), _) => load_kubeconfig(path.clone())?,
+        (Some(path), _) => load_kubeconfigs(std::slice::from_ref(path), context)?,
         (None, Some(master)) => Loaded {
             config: Config::new(master.clone()),
             files: Vec::new(),
             anonymous: None,
         },
+        (None, None) if !args.merged_kubeconfigs.is_empty() => load_kubeconfigs(&args.merged_kubeconfigs, context)?,
         (None, None) => {
             let mut config = Config::incluster().map_err(of_in_cluster)?;
             // kube would read this file again by itself, but would not report that it is broken.
@@ -60,8 +62,21 @@ pub(super) fn load(args: &Args) -> Result<Loaded, Error> {
     Ok(loaded)
 }
 
-fn load_kubeconfig(path: PathBuf) -> Result<Loaded, Error> {
-    let file = Kubeconfig::read_from(&path).map_err(|error| of_kubeconfig(&path, &path, error))?;
+/// Loads the kubeconfigs, merged into one. There is at least one.
+fn load_kubeconfigs(paths: &[PathBuf], context: Option<&str>) -> Result<Loaded, Error> {
+    let mut file = Kubeconfig::default();
+    for path in paths {
+        let merged = Kubeconfig::read_from(path).and_then(|read| file.merge(read));
+        file = merged.map_err(|error| of_kubeconfig(path, path, error))?;
+    }
+    let path = paths.last().cloned().unwrap_or_default();
+    if let Some(context) = context {
+        file.current_context = Some(context.to_owned());
+        if current_context(&file).is_none() {
+            let context = context.to_owned();
+            return Err(Error::NoContext { context, path });
+        }
+    }
     let context = current_context(&file);
     let cluster = context.and_then(|(_, context)| cluster_of(&file, context));
     let proxy_url = cluster.and_then(|cluster| cluster.proxy_url.as_ref());
@@ -77,7 +92,7 @@ fn load_kubeconfig(path: PathBuf) -> Result<Loaded, Error> {
     })?;
     // Any proxy that is set now comes from kube, which reads HTTPS_PROXY but ignores NO_PROXY.
     config.proxy_url = None;
-    let mut files = vec![path];
+    let mut files = paths.to_vec();
     files.extend(authority);
     let user = &config.auth_info;
     let pair = [&user.client_certificate, &user.client_key];

@@ -88,8 +88,8 @@ fn apply(wanted: Definition, present: &Definition) -> Step {
 }
 
 /// Returns the CRD with the versions that `present` serves and stores, and without a conversion if
-/// `present` has a webhook. `portreeve conversion` and `portreeve migrate` have set these, and
-/// objects may be stored in a version that only the webhook can convert.
+/// `present` has a webhook. `kubectl portreeve conversion` and `kubectl portreeve migrate` have set
+/// these, and objects may be stored in a version that only the webhook can convert.
 fn keep_conversion(mut wanted: Definition, present: &Definition) -> Definition {
     if present.spec["conversion"]["strategy"] == "Webhook"
         && let Some(spec) = wanted.spec.as_object_mut()

@@ -128,9 +128,9 @@ async fn the_tokens_of_the_retry_budget_are_counted_at_the_scrape() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_series_of_a_queue_may_have_another_label() {
+async fn direct_work_is_counted_under_the_name_of_a_queue() {
     let registry = Registry::new();
-    let metrics = Metrics::register(&registry).unwrap().with_labels(&[("jobs", "Jobs")]);
+    let metrics = Metrics::register(&registry).unwrap();
     let queue = Queue::new("jobs", &metrics);
     let _other: Queue<&str> = Queue::new("pods", &metrics);
     queue.add("a", Lane::Urgent);
@@ -138,13 +138,13 @@ async fn the_series_of_a_queue_may_have_another_label() {
     assert_eq!(
         scrape(&registry, "workqueue_adds_total"),
         [
-            r#"workqueue_adds_total{name="Jobs"} 2"#,
+            r#"workqueue_adds_total{name="jobs"} 2"#,
             r#"workqueue_adds_total{name="pods"} 0"#,
         ]
     );
     assert_eq!(
         scrape(&registry, "workqueue_depth"),
-        [r#"workqueue_depth{name="Jobs"} 1"#, r#"workqueue_depth{name="pods"} 0"#]
+        [r#"workqueue_depth{name="jobs"} 1"#, r#"workqueue_depth{name="pods"} 0"#]
     );
 }
 
