@@ -171,6 +171,12 @@ async fn a_front_proxy_names_the_user_in_headers() -> Result<()> {
         // The certificate of the proxy itself is no user's.
         (Credentials::Proxy(proxy, vec![]), 401),
         (Credentials::Proxy(other, admin.clone()), 401),
+        // Nobody has signed these: the request is anonymous, or the certificate is rejected.
+        (Credentials::Headers(admin.clone()), 403),
+        (
+            Credentials::Proxy(Authority::new()?.client_certificate("front-proxy", "")?, admin.clone()),
+            401,
+        ),
         // A user cannot name another user.
         (
             Credentials::Proxy(plane.authority().client_certificate("bob", "developers")?, admin),

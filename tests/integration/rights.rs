@@ -1,6 +1,7 @@
 //! The RBAC rules that the daemon needs, and what it reports when one is missing.
 
 mod cluster_wide;
+mod definitions;
 mod permissions;
 mod required_verbs;
 mod webhook_parameters;

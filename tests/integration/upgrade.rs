@@ -1,6 +1,7 @@
 //! CronTabs from v1 to v2 and back, on one control plane with a real daemon.
 
 mod certificate;
+mod hostile;
 
 use std::time::Duration;
 

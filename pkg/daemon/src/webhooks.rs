@@ -220,6 +220,14 @@ mod tests {
         assert_eq!(unready(false, false, true, Duration::from_secs(29)), waiting);
         assert_eq!(unready(false, false, true, Duration::from_secs(30)), None);
         assert_eq!(unready(false, false, false, Duration::ZERO), None);
+        // A certificate that exists and cannot be used is waited for as long as it takes.
+        for lacks_certificate in [false, true] {
+            let refused = unready(false, true, lacks_certificate, Duration::from_hours(1));
+            assert!(
+                refused.is_some_and(|reason| reason.contains("cannot be used")),
+                "{refused:?}"
+            );
+        }
         assert_eq!(
             unready(true, true, false, Duration::from_hours(1)),
             Some("shutting down")

@@ -65,11 +65,6 @@ async fn hostile_requests_get_400_with_a_reason_and_are_counted() -> Result<()> 
             "the Content-Type is not application/json",
         ),
         (
-            Request::get(PATH).body(Body::empty())?,
-            StatusCode::METHOD_NOT_ALLOWED,
-            "",
-        ),
-        (
             Request::post("/validate/others.example.com").body(Body::empty())?,
             StatusCode::NOT_FOUND,
             "",
@@ -93,6 +88,20 @@ async fn hostile_requests_get_400_with_a_reason_and_are_counted() -> Result<()> 
             < 0.5
     );
     ensure!(metrics.sum("portreeve_webhook_decisions_total", &[&path, "decision=\"denied\""]) >= 1.0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn only_post_is_served() -> Result<()> {
+    let environment = shared().await?;
+    let webhooks = &environment.daemon.webhooks;
+    for method in ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"] {
+        let request = Request::builder().method(method).uri(PATH).body(Body::empty())?;
+        let expected = (StatusCode::METHOD_NOT_ALLOWED, "");
+        ensure_response(webhooks, request, expected, &Credentials::None)
+            .await
+            .context(method)?;
+    }
     Ok(())
 }
 

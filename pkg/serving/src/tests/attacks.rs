@@ -37,8 +37,8 @@ async fn a_body_of_ambiguous_length_hides_no_request() {
 }
 
 /// Returns the first message of a client that knows no later version than TLS 1.1.
-fn obsolete_hello() -> Vec<u8> {
-    let (version, random, session) = ([3, 2], [0; 32], [0]);
+fn obsolete_hello(version: [u8; 2]) -> Vec<u8> {
+    let (random, session) = ([0; 32], [0]);
     let (suites, compressions) = ([0, 2, 0xc0, 0x13], [1, 0]);
     let body = [&version[..], &random, &session, &suites, &compressions].concat();
     let length = u8::try_from(body.len()).unwrap();
@@ -50,11 +50,17 @@ async fn obsolete_versions_of_tls_are_rejected() {
     const ALERT: u8 = 21;
     const FATAL: u8 = 2;
     let running = Running::with(endpoints());
-    let mut stream = soon(TcpStream::connect(running.address)).await.unwrap();
-    soon(stream.write_all(&obsolete_hello())).await.unwrap();
-    let mut answer = Vec::new();
-    soon(stream.read_to_end(&mut answer)).await.unwrap();
-    assert!(matches!(answer[..], [ALERT, 3, _, 0, 2, FATAL, _]), "{answer:?}");
+    let (tls_1_0, tls_1_1) = ([3, 1], [3, 2]);
+    for version in [tls_1_0, tls_1_1] {
+        let mut stream = soon(TcpStream::connect(running.address)).await.unwrap();
+        soon(stream.write_all(&obsolete_hello(version))).await.unwrap();
+        let mut answer = Vec::new();
+        soon(stream.read_to_end(&mut answer)).await.unwrap();
+        assert!(
+            matches!(answer[..], [ALERT, 3, _, 0, 2, FATAL, _]),
+            "{version:?}: {answer:?}"
+        );
+    }
 }
 
 /// A series for each path, method or client would let anybody take memory.

@@ -3,21 +3,40 @@
 use kube::{
     Api,
     api::{ListParams, Patch, PatchParams, PostParams},
-    core::{ApiResource, DynamicObject},
+    core::{ApiResource, DynamicObject, Request},
 };
+use portreeve_api::null_as_default;
 use portreeve_client::{ApiErrorKind, error_chain};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::super::{
     CRONTABS,
     cluster::{Cluster, MANAGER},
     definition::Definition,
+    objects::ListedObject,
 };
 
 /// The name of the object whose creation is only tried.
 const NAME: &str = "portreeve-conversion-check";
 /// Where its creation is tried, unless its manifest has a namespace.
 const NAMESPACE: &str = "default";
+
+/// An object without its managed fields, which may be too deep to be decoded.
+#[derive(Deserialize)]
+struct ReadObject {
+    metadata: ListedObject,
+    /// Everything else.
+    #[serde(flatten)]
+    data: Value,
+}
+
+#[derive(Deserialize)]
+struct ObjectList {
+    /// `null` if there are none.
+    #[serde(deserialize_with = "null_as_default")]
+    items: Vec<ReadObject>,
+}
 
 /// The check of the conversion.
 pub(super) struct Probe<'a> {
@@ -48,30 +67,41 @@ impl<'a> Probe<'a> {
     /// Reads an object and writes it again without storing anything, so that it is converted from
     /// the stored version and to it. Returns why that is not possible, or what was lost.
     pub(super) async fn check(&self) -> Result<(), String> {
-        let all: Api<DynamicObject> = Api::all_with(self.cluster.client.clone(), &self.resource);
-        let listed = all.list(&ListParams::default().limit(1)).await;
-        match listed.map_err(|error| error_chain(&error))?.items.pop() {
-            Some(object) => match self.write_again(&object).await {
-                // The object is invalid, or may not be written. Another one may do.
-                Err(error) if is_refused(&error) => self.create().await,
-                Err(error) => Err(error_chain(&error)),
-                Ok(written) => compare(&written.data, &object.data),
-            },
-            None => self.create().await,
+        match self.read_and_write().await {
+            Ok(Some((read, written))) => compare(&written.data, &read.data),
+            Ok(None) => self.create().await,
+            // The object is invalid, may not be written, or is too deep. Another one may do.
+            Err(error) if is_refused(&error) || matches!(error, kube::Error::SerdeError(_)) => self.create().await,
+            Err(error) => Err(error_chain(&error)),
         }
     }
 
-    async fn write_again(&self, object: &DynamicObject) -> kube::Result<DynamicObject> {
-        let metadata = &object.metadata;
-        let unchanged = json!({"metadata": {"uid": metadata.uid, "resourceVersion": metadata.resource_version}});
+    /// Returns an object as it was read, and as it would be written. `None` if there is none.
+    async fn read_and_write(&self) -> kube::Result<Option<(ReadObject, ReadObject)>> {
+        let all: Api<DynamicObject> = Api::all_with(self.cluster.client.clone(), &self.resource);
+        let request = Request::new(all.resource_url()).list(&ListParams::default().limit(1));
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        let mut listed: ObjectList = self.cluster.client.request(request).await?;
+        let Some(object) = listed.items.pop() else {
+            return Ok(None);
+        };
+        let written = self.write_again(&object.metadata).await?;
+        Ok(Some((object, written)))
+    }
+
+    async fn write_again(&self, object: &ListedObject) -> kube::Result<ReadObject> {
+        let unchanged = json!({"metadata": {"uid": object.uid, "resourceVersion": object.resource_version}});
         let parameters = PatchParams {
             dry_run: true,
             field_manager: Some(MANAGER.to_owned()),
             ..PatchParams::default()
         };
-        let name = metadata.name.as_deref().unwrap_or_default();
-        let api = self.api(metadata.namespace.as_deref());
-        api.patch(name, &parameters, &Patch::Merge(unchanged)).await
+        let api = self.api(object.namespace.as_deref());
+        let request = Request::new(api.resource_url()).patch(&object.name, &parameters, &Patch::Merge(unchanged));
+        self.cluster
+            .client
+            .request(request.map_err(kube::Error::BuildRequest)?)
+            .await
     }
 
     /// Tries to create the sample.
