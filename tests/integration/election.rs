@@ -1,6 +1,7 @@
 //! Leases that one or two replicas acquire, renew and release. `ha` runs three replicas under
 //! faults.
 
+mod other_namespace;
 mod stuck;
 
 use std::{sync::Arc, time::Duration};

@@ -33,6 +33,17 @@ pub enum Error {
     /// The durations of `--leader-elect-…` are inconsistent.
     #[error("invalid leader election timings")]
     ElectionTimings(#[source] portreeve_leader::ArgsError),
+    /// A daemon leads with a Lease of the same name in another namespace.
+    #[error(
+        "{holder} leads with Lease {lease}, and this daemon would lead too: set --leader-elect-resource-namespace to \
+         that namespace, wait until the Lease has expired if that daemon has ended, or set --leader-elect-ignore-others"
+    )]
+    OtherLeader {
+        /// `namespace/name`.
+        lease: String,
+        /// The identity of the holder.
+        holder: String,
+    },
     /// Leader election cannot start.
     #[error("failed to start leader election")]
     Elections(#[source] portreeve_leader::Error),

@@ -2,12 +2,18 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use portreeve_client::Outage;
+use portreeve_client::{Connection, Outage};
 use portreeve_leader::{Args, Elections, Heartbeat, Membership, Settings, elector::ElectionTimings};
 use portreeve_manager::{ControllerGroup, selection::Selection};
 use portreeve_reconcile::{Clock, Descriptor};
 
-use crate::{client::AGENT, error::Error, metrics::Metrics, options::Options};
+use crate::{
+    client::AGENT,
+    error::Error,
+    metrics::Metrics,
+    options::Options,
+    other_leaders::{self, OtherLeader},
+};
 
 /// The groups of controllers and their Leases, before any election has started.
 pub(crate) struct ElectionPlan {
@@ -47,7 +53,9 @@ impl ElectionPlan {
         let elects = args.leader_elect && !options.manager.dry_run;
         Ok(Self {
             groups,
-            namespace: args.leader_elect_resource_namespace.clone(),
+            namespace: args
+                .namespace_or(&other_leaders::default_namespace(&options.client))
+                .to_owned(),
             identity: portreeve_leader::identity(),
             times: elects.then_some(times),
         })
@@ -55,6 +63,26 @@ impl ElectionPlan {
 
     pub(crate) fn identity(&self) -> &str {
         &self.identity
+    }
+
+    /// Checks that nobody leads with Leases of the same names elsewhere, unless the flags say that
+    /// this does not matter. In a pod, the deployment decides that.
+    pub(crate) async fn ensure_only_leader(
+        &self,
+        options: &Options,
+        connection: &Connection,
+        clock: &dyn Clock,
+    ) -> Result<(), Error> {
+        let is_checked = !options.election.leader_elect_ignore_others && !other_leaders::is_in_cluster(&options.client);
+        if self.times.is_none() || !is_checked {
+            return Ok(());
+        }
+        let client = connection.client("leader-election").map_err(Error::Connection)?;
+        let names: Vec<_> = self.groups.iter().map(|(lease, _)| &**lease).collect();
+        match other_leaders::find(client, &self.namespace, &names, clock.now()).await {
+            None => Ok(()),
+            Some(OtherLeader { lease, holder }) => Err(Error::OtherLeader { lease, holder }),
+        }
     }
 
     /// Starts the elections. They run as long as the returned [`Elections`] exist.

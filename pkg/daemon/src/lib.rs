@@ -14,6 +14,7 @@ mod manifests;
 mod metrics;
 mod open_files;
 mod options;
+mod other_leaders;
 mod profile;
 mod run;
 mod serving;

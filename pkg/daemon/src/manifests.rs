@@ -95,7 +95,6 @@ pub(crate) fn policies(controllers: &[Descriptor]) -> String {
     without_duplicates(controllers.iter().flat_map(|controller| controller.policies))
 }
 
-/// Joins YAML documents to one stream.
 /// Returns the names of a controller's CRDs.
 fn definition_names(controller: &Descriptor) -> Result<Vec<String>, Error> {
     let mut names = Vec::new();
@@ -107,6 +106,7 @@ fn definition_names(controller: &Descriptor) -> Result<Vec<String>, Error> {
     Ok(names)
 }
 
+/// Joins YAML documents to one stream.
 fn without_duplicates<'a>(documents: impl Iterator<Item = &'a &'static str>) -> String {
     let mut found: Vec<&str> = Vec::new();
     for document in documents {
@@ -129,7 +129,7 @@ pub(crate) fn rbac(
     let options = rbac::RoleOptions {
         install_crds,
         leases: leases.filter(|_| election.leader_elect).collect(),
-        lease_namespace: &election.leader_elect_resource_namespace,
+        lease_namespace: election.namespace_or(&account.namespace),
         secret,
     };
     rbac::rbac(enabled, account, &options)
@@ -147,7 +147,7 @@ pub(crate) fn fence(
         _ if !election.leader_elect => Ok(String::new()),
         [] => Ok(String::new()),
         [(name, controllers)] => {
-            let namespace = &election.leader_elect_resource_namespace;
+            let namespace = election.namespace_or(&account.namespace);
             fence::fence(controllers, account, &fence::LeaseRef { namespace, name }, action)
         }
         several => {
@@ -158,7 +158,7 @@ pub(crate) fn fence(
             Err(Error::SeveralGroups(FenceGroups {
                 leases: several.collect(),
                 namespace: account.namespace.clone(),
-                lease_namespace: election.leader_elect_resource_namespace.clone(),
+                lease_namespace: election.namespace_or(&account.namespace).to_owned(),
                 action,
             }))
         }
@@ -171,7 +171,7 @@ pub(crate) fn flow_schema(account: &Account, election: &portreeve_leader::Args) 
     if !election.leader_elect {
         return Ok(String::new());
     }
-    flow_schema::flow_schema(account, &election.leader_elect_resource_namespace)
+    flow_schema::flow_schema(account, election.namespace_or(&account.namespace))
 }
 
 /// Checks that the name of an object has no characters with a meaning in CEL, because it becomes

@@ -128,6 +128,12 @@ async fn run_with(
         listeners = opening => listeners.map_err(locate)?,
         () = stop.requested() => return Ok(()),
     };
+    let checking: Pin<Box<dyn Future<Output = _> + Send>> =
+        Box::pin(plan.ensure_only_leader(&config.options, &connection, &*clock));
+    tokio::select! {
+        checked = checking => checked?,
+        () = stop.requested() => return Ok(()),
+    }
     log_start(&config, &enabled, &connection, plan.identity());
     let starting: Pin<Box<dyn Future<Output = _> + Send>> =
         Box::pin(plan.start(client, &metrics, outage, &clock, &heartbeat));

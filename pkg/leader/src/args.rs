@@ -32,9 +32,14 @@ pub struct Args {
     /// name.
     #[arg(long, value_name = "NAME", default_value = "portreeve", value_parser = lease_name)]
     pub leader_elect_resource_name: String,
-    /// The namespace of the Lease that is used for locking during leader election.
-    #[arg(long, value_name = "NAMESPACE", default_value = "kube-system", value_parser = name)]
-    pub leader_elect_resource_namespace: String,
+    /// The namespace of the Lease that is used for locking during leader election. Defaults to that
+    /// of the pod, and with --kubeconfig or --master to kube-system.
+    #[arg(long, value_name = "NAMESPACE", value_parser = name)]
+    pub leader_elect_resource_namespace: Option<String>,
+    /// Start although another daemon leads with a Lease of this name in another namespace. Both
+    /// then lead. Only with --kubeconfig or --master is that checked.
+    #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub leader_elect_ignore_others: bool,
     /// Groups of controllers that elect a leader separately, each with its own Lease, to spread
     /// work over replicas: crontab=a,foo=b. All other controllers share one Lease.
     #[arg(long, value_name = "CONTROLLER=GROUP", value_delimiter = ',', value_parser = membership)]
@@ -125,6 +130,11 @@ impl Args {
             renew_deadline: renew,
             retry_period: retry,
         })
+    }
+
+    /// Returns the namespace of the Leases, which is `default` if no flag sets it.
+    pub fn namespace_or<'a>(&'a self, default: &'a str) -> &'a str {
+        self.leader_elect_resource_namespace.as_deref().unwrap_or(default)
     }
 
     /// Returns the name of a group's Lease, or the plain Lease name for controllers without a

@@ -100,6 +100,8 @@ const PRINTED: &[(&str, &[&str])] = &[
 async fn the_apiserver_accepts_every_printed_manifest_strictly() -> Result<()> {
     let client = ControlPlane::shared().await.client()?;
     let dry = PatchParams::apply("an-administrator").dry_run().validation_strict();
+    let system = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "portreeve-system"}});
+    manifests::apply(&client, &system, None, &PatchParams::apply("an-administrator")).await?;
     for (args, expected) in PRINTED {
         let mut accepted = Vec::new();
         for document in manifests::documents(&printed(&args.split(' ').collect::<Vec<_>>())?)? {
@@ -136,12 +138,12 @@ fn leader_election_flags_determine_the_lease_in_the_output() -> Result<()> {
         )
     };
     let role = |namespace: &str| json!({"name": "portreeve:leader-election", "namespace": namespace});
-    ensure!(last(&[])? == [role("kube-system"), json!(["portreeve"])]);
+    ensure!(last(&[])? == [role("portreeve-system"), json!(["portreeve"])]);
     let moved = last(&["--leader-elect-resource-name=a", "--leader-elect-resource-namespace=b"])?;
     ensure!(moved == [role("b"), json!(["a"])], "{moved:?}");
     let grouped = last(&["--leader-elect-groups=crontab=x,cronjob-controller=y"])?;
     ensure!(
-        grouped == [role("kube-system"), json!(["portreeve", "portreeve-x"])],
+        grouped == [role("portreeve-system"), json!(["portreeve", "portreeve-x"])],
         "{grouped:?}"
     );
     let binding = |args: &[&str]| {
@@ -151,7 +153,8 @@ fn leader_election_flags_determine_the_lease_in_the_output() -> Result<()> {
             &["/spec/paramRef"],
         )
     };
-    let lease = |name: &str| [json!({"name": name, "namespace": "kube-system", "parameterNotFoundAction": "Allow"})];
+    let lease =
+        |name: &str| [json!({"name": name, "namespace": "portreeve-system", "parameterNotFoundAction": "Allow"})];
     ensure!(binding(&[])? == lease("portreeve"));
     ensure!(binding(&["--leader-elect-groups=foo=x"])? == lease("portreeve-x"));
     ensure!(!printed(&["rbac", "--leader-elect=false"])?.contains("leases"));

@@ -25,7 +25,7 @@ use crate::fixtures::{
     daemon::{Daemon, EXPIRING_LEASE, printed},
     manifests,
     namespace::unrelated_deployment,
-    rbac::{ACCOUNT, FooAccount},
+    rbac::{ACCOUNT, FooAccount, LEASE_NAMESPACE},
 };
 
 /// The number of writes that wait at the same time. The priority level `workload-low` has at most
@@ -126,7 +126,7 @@ async fn a_leader_keeps_its_lease_under_its_own_load_only_with_the_flow_schema()
     let admin = plane.client()?;
     let account = FooAccount::new(&plane).await?;
     account.grant_all().await?;
-    let printed = printed(&["flowschema", "--namespace", account.system.name()])?;
+    let printed = printed(&["flowschema", "--namespace", account.system.name(), LEASE_NAMESPACE])?;
     for document in manifests::documents(&printed)? {
         manifests::apply(&admin, &document, None, &PatchParams::apply("an-administrator")).await?;
     }

@@ -25,7 +25,7 @@ fn defaults_match_kube_controller_manager_except_for_the_lease_name() {
             retry_period: Duration::from_secs(2),
         })
     );
-    assert_eq!(args.leader_elect_resource_namespace, "kube-system");
+    assert_eq!(args.namespace_or("kube-system"), "kube-system");
     assert_eq!(args.lease_name(None), "portreeve");
     assert_eq!(args.lease_name(Some("a")), "portreeve-a");
     assert!(!parse(&["--leader-elect=false"]).unwrap().leader_elect);
