@@ -105,6 +105,25 @@ async fn only_post_is_served() -> Result<()> {
     Ok(())
 }
 
+/// A series for each path, method or client would let anybody take memory.
+#[tokio::test]
+async fn requests_add_no_series() -> Result<()> {
+    let environment = shared().await?;
+    for number in 0..30 {
+        let request = Request::builder()
+            .method(&*format!("SERIES{number}"))
+            .uri(format!("/series-{number}"))
+            .header("User-Agent", format!("series-{number}"))
+            .body(Body::empty())?;
+        let expected = (StatusCode::NOT_FOUND, "");
+        ensure_response(&environment.daemon.webhooks, request, expected, &Credentials::None).await?;
+    }
+    let metrics = environment.daemon.daemon.admin.metrics().await?;
+    let added = metrics.0.lines().find(|line| line.to_lowercase().contains("series-1"));
+    ensure!(added.is_none() && !metrics.0.contains("SERIES1"), "{added:?}");
+    Ok(())
+}
+
 /// Returns the flag of an apiserver that presents a client certificate to webhooks on localhost.
 fn admission_flag(folder: &std::path::Path, authority: &Authority) -> Result<String> {
     let issued = authority.client_certificate("kube-apiserver", "webhooks")?;
