@@ -74,6 +74,36 @@ fn modules_do_not_depend_on_each_other() -> Result<()> {
     Ok(())
 }
 
+/// The one crate whose root file is to be read as a whole.
+const IN_ONE_FILE: &str = "portreeve-example";
+
+#[test]
+fn no_module_depends_on_the_root_of_its_crate() -> Result<()> {
+    let mut found = Vec::new();
+    for (package, modules) in workspace_crates()? {
+        if package != IN_ONE_FILE {
+            found.extend(modules.paths_to_root().iter().map(|path| format!("{package}: {path}")));
+        }
+    }
+    ensure!(
+        found.is_empty(),
+        "move these items of lib.rs or main.rs to modules:\n{}",
+        found.join("\n")
+    );
+    Ok(())
+}
+
+#[test]
+fn a_path_to_an_item_of_the_root_is_found() -> Result<()> {
+    let modules = of_texts(&[
+        ("src/lib.rs", "mod a; mod b; pub use b::B; pub struct Root;"),
+        ("src/a.rs", "use crate::{B, Root};"),
+        ("src/b.rs", "pub(crate) struct B;"),
+    ])?;
+    ensure!(modules.paths_to_root() == ["src/a.rs:1: crate::Root"]);
+    Ok(())
+}
+
 fn check(files: &[(&str, &str)]) -> Result<Vec<String>> {
     Ok(cycles(&of_texts(files)?))
 }

@@ -98,6 +98,22 @@ impl Modules {
         edges
     }
 
+    /// Returns every path in a module that leads to an item of the crate's root file, which is not
+    /// one that it exports from a module.
+    pub(crate) fn paths_to_root(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for (source, module) in self.0.iter().filter(|(source, _)| !source.is_empty()) {
+            // `pub(crate)` is a path too.
+            let items = module.code.paths.iter().filter(|path| path.names.len() > 1);
+            let is_in_root = |path: &Names| self.target(source, path).is_some_and(|target| target.is_empty());
+            found.extend(items.filter(|path| is_in_root(&path.names)).map(|path| {
+                let (file, names) = (module.file.display(), path.names.join("::"));
+                format!("{file}:{}: {names}", path.line)
+            }));
+        }
+        found
+    }
+
     /// Returns the module that `path` leads to, as it is written in `source`; `None` if it leads
     /// out of the crate. Names that `source` or a module around it imports lead to where they are
     /// imported from. Any other module is the target itself, because its own imports count for it.

@@ -9,8 +9,8 @@ use portreeve_api::{FOOS, FooStatus};
 use portreeve_reconcile::{Effect, Plan, Propagation, Target};
 
 use crate::{
-    CachedFoo,
     deployment::{self, DEPLOYMENTS},
+    foo::CachedFoo,
     observe::{Demand, Observed},
     report::{Renaming, Verdict, report},
 };

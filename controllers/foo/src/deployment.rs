@@ -8,7 +8,7 @@ use portreeve_reconcile::Object;
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
-use crate::CachedFoo;
+use crate::foo::CachedFoo;
 
 /// The resource of Deployments.
 pub(crate) const DEPLOYMENTS: Resource = Resource::namespaced("apps", "v1", "Deployment", "deployments");

@@ -10,6 +10,7 @@ mod admission;
 mod admitted;
 mod decide;
 mod deployment;
+mod foo;
 mod observe;
 mod report;
 
@@ -17,16 +18,16 @@ use std::{collections::HashMap, sync::Arc};
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use portreeve_api::{FOOS, FooSpec, FooStatus, Metadata, ObjectKey};
-use portreeve_informer::{Index, Informer, Projection, Watch, indexes};
+use portreeve_api::{FOOS, Metadata, ObjectKey};
+use portreeve_informer::{Index, Informer, Watch, indexes};
 use portreeve_reconcile::{
     BuildError, Context, Descriptor, Effect, KeyedController, Plan, Reconciler, Registrations, RequestState, Rule,
 };
-use serde::Deserialize;
 
 use crate::{
     admitted::Admitted,
     deployment::{CachedDeployment, DEPLOYMENTS},
+    foo::CachedFoo,
     observe::{Caches, Observed},
 };
 
@@ -102,21 +103,6 @@ fn build(ctx: &Context<'_>) -> Result<Registrations, BuildError> {
             observe::foos_for_deployment(&for_deployments, &delta.change.object().metadata)
         });
     Ok(controller.build())
-}
-
-/// The fields of a Foo that the informer stores.
-#[derive(Clone, Debug, Deserialize)]
-pub(crate) struct CachedFoo {
-    pub(crate) metadata: Metadata,
-    pub(crate) spec: FooSpec,
-    #[serde(default)]
-    pub(crate) status: FooStatus,
-}
-
-impl Projection for CachedFoo {
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
 }
 
 /// Returns `<namespace>/<name>`, with the namespace of `key`.

@@ -7,7 +7,7 @@ use std::{iter, sync::Arc};
 use portreeve_api::{FOOS, Metadata, ObjectKey};
 use portreeve_informer::Change;
 
-use crate::{CachedFoo, admitted::Admitted, deployment::CachedDeployment};
+use crate::{admitted::Admitted, deployment::CachedDeployment, foo::CachedFoo};
 
 /// The longest cycle of Foos waiting for each other's names that is detected. It bounds the time
 /// of one observation to about a millisecond.

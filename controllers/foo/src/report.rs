@@ -10,8 +10,8 @@ use portreeve_api::{
 use portreeve_reconcile::{Effect, EventContent, EventSeverity, Target};
 
 use crate::{
-    CachedFoo,
     deployment::{self, CachedDeployment},
+    foo::CachedFoo,
     observe::Observed,
 };
 

@@ -21,13 +21,12 @@ use rcgen::KeyPair;
 use serde_json::{Map, json};
 
 use crate::{
-    SECRETS,
     authorities::{MAX_AUTHORITIES, removal, to_text},
     bundle::BundleLocation,
     certificate::Certificate,
     issue::{self, FreshKeys, Issued},
     settings::Settings,
-    stored::{AUTHORITIES, AUTHORITY_KEY, CERTIFICATE, CERTIFICATE_KEY, CachedBundle, CachedSecret},
+    stored::{AUTHORITIES, AUTHORITY_KEY, CERTIFICATE, CERTIFICATE_KEY, CachedBundle, CachedSecret, SECRETS},
     waits::{SecretState, Waits},
 };
 

@@ -42,12 +42,11 @@ use crate::{
     issue::FreshKeys,
     publish::ObservedBundle,
     settings::Settings,
-    stored::{CachedBundle, CachedSecret},
+    stored::{CachedBundle, CachedSecret, SECRETS},
     waits::Memory,
 };
 
 const NAME: &str = "serving-certificate-controller";
-const SECRETS: Resource = Resource::namespaced("", "v1", "Secret", "secrets");
 
 /// The flags of the listener, by their IDs.
 const SECRET: &str = "tls_secret";

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use data_encoding::BASE64;
-use portreeve_api::Metadata;
+use portreeve_api::{Metadata, Resource};
 use portreeve_informer::Projection;
 use serde::{Deserialize, Deserializer};
+
+pub(crate) const SECRETS: Resource = Resource::namespaced("", "v1", "Secret", "secrets");
 
 /// The keys of the Secret. `ca.crt` has the newest CA first.
 pub(crate) const AUTHORITIES: &str = "ca.crt";

@@ -15,51 +15,15 @@ mod every;
 mod explain;
 mod fields;
 mod parse;
+mod schedule;
 mod search;
 mod walk;
 
-use jiff::{SignedDuration, Timestamp, tz::TimeZone};
+use jiff::{Timestamp, tz::TimeZone};
 
 pub use crate::error::{Error, Field};
-use crate::fields::Fields;
-
-/// A parsed schedule, which is always valid.
-#[derive(Clone, Debug)]
-pub struct Schedule {
-    recurrence: Recurrence,
-    /// The zone of a `TZ=` or `CRON_TZ=` prefix, which overrides the zone that the caller passes.
-    zone: Option<TimeZone>,
-}
-
-#[derive(Clone, Debug)]
-enum Recurrence {
-    Fields(Fields),
-    Every(SignedDuration),
-}
-
-/// The rules that an expression follows.
-#[derive(Clone, Copy, Debug)]
-pub enum Dialect<'a> {
-    /// Exactly what robfig/cron v3 accepts, including the prefixes `TZ=` and `CRON_TZ=`.
-    Kubernetes,
-    /// The same without the prefixes, with `H`, and with a minimum of one minute for `@every`.
-    CronTab {
-        /// Determines the values of `H`: constant for one object, different between objects.
-        uid: &'a str,
-    },
-}
-
-/// The policy for runs when the clock changes.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum DstPolicy {
-    /// Runs with fixed hours are neither skipped nor repeated. Runs in a gap happen once, at its
-    /// end; a run whose local time occurs twice happens at the first occurrence. Schedules whose
-    /// hour field has `*`, `?` or a step follow real time.
-    #[default]
-    Once,
-    /// As in CronJob, a run in a gap is skipped, and a run in an overlap happens twice.
-    Kubernetes,
-}
+use crate::schedule::Recurrence;
+pub use crate::schedule::{Dialect, DstPolicy, Schedule};
 
 /// Returns the time zone with that name in the IANA time zone database. Names are case-sensitive,
 /// as in Go on Linux; the empty name is UTC. `Local` is an error, because it is a different zone on

@@ -32,11 +32,8 @@ mod server_time;
 #[cfg(test)]
 mod simulation;
 mod stall;
+mod wall_clock;
 mod watch;
-
-use std::sync::Arc;
-
-use jiff::Timestamp;
 
 pub use args::{Args, Error as ArgsError, Membership, identity};
 pub use election::{Election, Elections, Error, Settings};
@@ -44,6 +41,4 @@ pub use fence::LeaseFence;
 pub use heartbeat::Heartbeat;
 pub use leadership::LeadershipState;
 pub use metrics::Metrics;
-
-/// The wall clock that supplies the times written into a Lease. No decision depends on it.
-pub type WallClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+pub use wall_clock::WallClock;

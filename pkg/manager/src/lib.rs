@@ -9,13 +9,16 @@
 //! Architecture Invariant: every task that the manager starts is joined here. A Lease is released
 //! only after everything that it protects has stopped.
 
+mod context;
 mod debug_pages;
 mod definitions;
+mod error;
 mod health;
 mod informer_metrics;
 mod metrics;
 mod running_group;
 pub mod selection;
+mod settings;
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,113 +27,29 @@ use kube::Client;
 use parking_lot::RwLock;
 use portreeve_client::{ApiErrorKind, Connection, error_chain, readyz};
 use portreeve_informer::{Factory, InformerConfig};
-use portreeve_leader::{Election, Heartbeat};
+use portreeve_leader::Election;
 use portreeve_metrics::Registry;
-use portreeve_reconcile::{
-    BuildError, Clock, ControllerFailure, Descriptor, EventWriter, Events, SharedContext, Shutdown,
-};
+use portreeve_reconcile::{Clock, ControllerFailure, EventWriter, Events, SharedContext, Shutdown};
 use portreeve_serving::HealthCheckers;
 use portreeve_workqueue::RetryBudget;
 use tokio::{task::JoinSet, time::timeout};
 
-pub use crate::debug_pages::{DEBUG_PAGES_PATH, DebugPages};
 use crate::{
+    context::ManagerContext,
     health::{Limits, ManagerState},
     metrics::Metrics,
     running_group::{GroupExit, RunningGroup},
+};
+pub use crate::{
+    debug_pages::{DEBUG_PAGES_PATH, DebugPages},
+    error::Error,
+    settings::{ControllerGroup, Settings},
 };
 
 /// The time limit for writing queued events at the end.
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
 /// The longest pause between two attempts to reach the apiserver at startup.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-
-/// The settings of the manager.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The program's name: the field manager of CRDs and a label of metrics.
-    pub program: &'static str,
-    /// The name of this replica in events.
-    pub instance: String,
-    /// Whether to install the controllers' CRDs.
-    pub install_crds: bool,
-    /// Whether to log plans and write nothing.
-    pub dry_run: bool,
-    /// The pause between the starts of two controllers: a random time between once and twice this
-    /// value.
-    pub start_interval: Duration,
-    /// How long running reconciles may take to finish. Zero means no limit.
-    pub shutdown_timeout: Duration,
-    /// How long an item may be processed without progress before `/livez` fails. Zero means no
-    /// limit. A call to the apiserver is one step of progress, so the timeout must be longer than
-    /// the longest call.
-    pub controller_stuck_timeout: Duration,
-    /// How long a queue with due items may make no progress before `/livez` fails. Zero means no
-    /// limit.
-    pub queue_stuck_timeout: Duration,
-    /// The maximum rate of each controller's retries that fail again. Zero means no limit.
-    pub retry_qps: f32,
-    /// The number of retries that may exceed that rate in a burst.
-    pub retry_burst: u32,
-    /// The timeouts and intervals of informers.
-    pub informer_config: InformerConfig,
-    /// Beats as long as the manager runs, and so shows that its runtime runs tasks.
-    pub heartbeat: Heartbeat,
-}
-
-/// Controllers that always run in the same process at the same time.
-#[derive(Clone)]
-pub struct ControllerGroup {
-    /// The controllers.
-    pub controllers: Vec<Descriptor>,
-    /// The election that decides when they run. `None` means always.
-    pub election: Option<Election>,
-}
-
-/// The reason why the manager ended without a stop request.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A client cannot be created.
-    #[error("failed to create a client for {component}")]
-    Client {
-        /// The component that needs the client.
-        component: &'static str,
-        /// The cause.
-        #[source]
-        source: portreeve_client::Error,
-    },
-    /// Two metrics have the same name.
-    #[error("failed to register metrics")]
-    Metrics(#[source] prometheus::Error),
-    /// A controller cannot be built.
-    #[error("failed to build {controller}")]
-    Build {
-        /// The name of the controller.
-        controller: &'static str,
-        /// The cause.
-        #[source]
-        source: BuildError,
-    },
-    /// A controller ended without a stop request.
-    #[error(transparent)]
-    ControllerFailure(ControllerFailure),
-    /// Another replica leads, or may lead by now.
-    #[error("leaderelection lost: {lease}: {reason}")]
-    Lost {
-        /// The Lease.
-        lease: String,
-        /// The reason.
-        reason: String,
-    },
-    /// Reconciles were still running at the end of the shutdown timeout.
-    #[error("controller shutdown timeout reached: still running after {limit:?}: {controllers}")]
-    DrainTimeout {
-        /// The value of `--controller-shutdown-timeout`.
-        limit: Duration,
-        /// The controllers that did not finish.
-        controllers: String,
-    },
-}
 
 /// The components that controllers share, before they run.
 pub struct Manager {
@@ -270,16 +189,6 @@ impl Manager {
         };
         (context, self.groups, self.writer)
     }
-}
-
-struct ManagerContext {
-    connection: Connection,
-    settings: Settings,
-    informers: Factory,
-    shared: SharedContext,
-    client: Client,
-    metrics: Metrics,
-    state: Arc<RwLock<ManagerState>>,
 }
 
 impl ManagerContext {

@@ -12,6 +12,7 @@ use super::{
     past::{ZONES, expression},
     *,
 };
+use crate::fields::Fields;
 
 struct Model<'a> {
     fields: &'a Fields,
