@@ -25,6 +25,6 @@ pub(crate) fn now() -> BootTime {
 
 /// Converts a boot time for tokio's timers. Their clock stops while the machine is suspended, so
 /// they may fire late but never early.
-pub(crate) fn instant(moment: BootTime) -> Instant {
-    Instant::now() + moment.saturating_sub(now())
+pub(crate) fn instant(time: BootTime) -> Instant {
+    Instant::now() + time.saturating_sub(now())
 }

@@ -28,17 +28,17 @@ use crate::{EventContent, Shutdown, Target};
 /// How many events may wait. Thousands of schedules may be due in the same minute. A waiting event
 /// takes about half a kilobyte. A larger burst is not worth its memory: events are hints, and
 /// conditions hold the state.
-const WAITING: usize = 20_000;
+const QUEUE_CAPACITY: usize = 20_000;
 /// An event waits while events arrive in a burst: at least [`BURST`] of them in this time. The work
 /// that they describe takes precedence.
-const PATIENCE: Duration = Duration::from_secs(1);
+const BURST_INTERVAL: Duration = Duration::from_secs(1);
 /// Fewer events than this in a second leave the apiserver time to write them.
 const BURST: usize = 50;
 /// The maximum time that an event waits for the end of a burst. Ten thousand Jobs are created in
 /// less.
-const LONGEST_PATIENCE: Duration = Duration::from_secs(30);
+const LONGEST_DELAY: Duration = Duration::from_secs(30);
 /// With more waiting events than this, the writer starts at once to make room.
-const CROWD: usize = WAITING / 2;
+const HALF_FULL: usize = QUEUE_CAPACITY / 2;
 /// How many `report_once` events are remembered. Beyond that, the oldest ones may be sent again.
 const REMEMBERED: usize = 10_000;
 
@@ -106,7 +106,7 @@ impl Events {
              accept them.",
         )?;
         registry.register(Box::new(dropped.clone()))?;
-        let (sender, receiver) = mpsc::channel(WAITING);
+        let (sender, receiver) = mpsc::channel(QUEUE_CAPACITY);
         let writer = EventWriter {
             queue: receiver,
             instance: instance.into(),
@@ -164,16 +164,16 @@ impl Events {
 impl EventWriter {
     /// Waits for the end of the burst to which an event belongs.
     async fn burst_is_over(&self, since: Instant) {
-        let last = since + LONGEST_PATIENCE;
-        let mut next = since + PATIENCE;
+        let last = since + LONGEST_DELAY;
+        let mut next = since + BURST_INTERVAL;
         loop {
             let before = self.queue.len();
             sleep_until(next.min(last)).await;
             let (now, waiting) = (Instant::now(), self.queue.len());
-            if waiting - before < BURST || waiting > CROWD || now >= last {
+            if waiting - before < BURST || waiting > HALF_FULL || now >= last {
                 return;
             }
-            next = now + PATIENCE;
+            next = now + BURST_INTERVAL;
         }
     }
 

@@ -86,7 +86,8 @@ pub struct Graph {
     /// The owners whose dependents are orphaned when they are found.
     orphaned_owners: OrphanedOwners,
     monitors: Vec<Option<Watched>>,
-    born: u64,
+    /// The serial number of the last monitor that was added.
+    last_serial: u64,
     /// The number of nodes of each kind, by the kind's number.
     tallies: Vec<Tally>,
     /// The nodes that wait for their dependents to be deleted.
@@ -132,9 +133,8 @@ struct Watched {
     /// Whether its resourceVersions are independent of those of other resources: an aggregated
     /// apiserver has its own store.
     is_separate: bool,
-    /// When its watch was added, as a serial number. If two monitors report one object, the later
-    /// monitor owns it.
-    born: u64,
+    /// Monitors are numbered as they are added. If two report one object, the later one owns it.
+    serial: u64,
 }
 
 /// Spreads a hash over 64 bits, because the table uses both its lowest and its highest bits.
@@ -156,7 +156,7 @@ impl Default for Graph {
             absent: AbsentOwnerCache::default(),
             orphaned_owners: OrphanedOwners::default(),
             monitors: Vec::new(),
-            born: 0,
+            last_serial: 0,
             tallies: Vec::new(),
             waiting: BTreeSet::new(),
             invalid: [0; 3],
@@ -316,7 +316,7 @@ impl Graph {
                 watched.listed -= u32::from(node.generation == watched.generation);
             }
             node.monitor = Monitor(u16::MAX);
-            self.doubt_scopes(id);
+            self.forget_invalid_scopes(id);
         }
     }
 }

@@ -128,7 +128,7 @@ fn cronjob_is_synced_as_in_kubernetes() {
 }
 
 /// Parses a time on 19 May 2016, or on another day of that month: `26T10:00`.
-pub(super) fn moment(text: &str) -> Timestamp {
+pub(super) fn at(text: &str) -> Timestamp {
     let (day, time) = text.split_once('T').unwrap_or(("19", text));
     let seconds = if time.len() == 5 { ":00" } else { "" };
     format!("2016-05-{day}T{time}{seconds}Z")
@@ -150,7 +150,7 @@ impl<'a> Input<'a> {
     }
 
     fn time(&self, name: &str) -> Option<Timestamp> {
-        self.0.get(name).map(|text| moment(text))
+        self.0.get(name).map(|text| at(text))
     }
 
     fn spec(&self) -> Value {
@@ -181,10 +181,10 @@ impl<'a> Input<'a> {
         let job = self.time("done").or_else(|| self.time("run"));
         let created = self
             .time("created")
-            .unwrap_or_else(|| moment(if job.is_some() { "08:59" } else { "09:59" }));
+            .unwrap_or_else(|| at(if job.is_some() { "08:59" } else { "09:59" }));
         let mut simulation = Simulation::of(json!({"metadata": {"name": "a"}, "spec": self.spec()}), created);
         if let Some(time) = job {
-            let last = self.time("last").unwrap_or_else(|| moment("09:01"));
+            let last = self.time("last").unwrap_or_else(|| at("09:01"));
             simulation.touch(|object| object["status"] = json!({"lastScheduleTime": last.to_string()}));
             simulation.sync();
             simulation.clock = time;
@@ -206,7 +206,7 @@ impl<'a> Input<'a> {
             simulation.deliver(0, usize::MAX);
         }
         if self.has("exists") {
-            add_job(&mut simulation, moment("10:00"));
+            add_job(&mut simulation, at("10:00"));
         }
         let rejected = self.has("reject").then_some(("check that", "request is invalid"));
         simulation.rejections = rejected.into_iter().collect();

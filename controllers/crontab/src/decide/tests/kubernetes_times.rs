@@ -7,7 +7,7 @@ use portreeve_reconcile::{Effect, Next};
 use serde_json::{Value, json};
 
 use super::{
-    kubernetes::moment,
+    kubernetes::at,
     samples::{Sample, time_of},
     simulation::Simulation,
 };
@@ -75,20 +75,20 @@ fn simulation(schedule: &str, input: &str) -> Simulation<CachedCronJob> {
         panic!("the cell must have four words: {input:?}");
     };
     let spec = json!({"schedule": schedule, "jobTemplate": CachedCronJob::template()});
-    let mut simulation = Simulation::of(json!({"metadata": {"name": "a"}, "spec": spec}), moment(created));
+    let mut simulation = Simulation::of(json!({"metadata": {"name": "a"}, "spec": spec}), at(created));
     if let Ok(seconds) = deadline.parse::<i64>() {
         simulation.touch(|object| object["spec"]["startingDeadlineSeconds"] = seconds.into());
     }
     if last != "-" {
-        let last = moment(last).to_string();
+        let last = at(last).to_string();
         simulation.touch(|object| object["status"] = json!({"lastScheduleTime": last}));
     }
     simulation.sync();
-    simulation.clock = now.parse().unwrap_or_else(|_| moment(now));
+    simulation.clock = now.parse().unwrap_or_else(|_| at(now));
     simulation
 }
 
-/// Formats a time as `moment` parses it.
+/// Formats a time as `at` parses it.
 fn format_moment(time: Timestamp) -> String {
     let text = time.strftime("%dT%H:%M").to_string();
     text.strip_prefix("19T").unwrap_or(&text).to_owned()
@@ -132,11 +132,11 @@ fn finished_jobs_are_cleaned_up_as_in_kubernetes() {
         let mut simulation = simulation("0 * * * ?", "08:00 09:01 - 09:02");
         simulation.touch(|object| object["spec"]["successfulJobsHistoryLimit"] = limit.into());
         for (name, began) in jobs {
-            let began = json!({"status": {"startTime": moment(began).to_string()}});
+            let began = json!({"status": {"startTime": at(began).to_string()}});
             simulation.add_job(name, Some("uid-1"), began);
             simulation.finish(name, "Complete");
         }
-        simulation.clock = moment(now);
+        simulation.clock = at(now);
         simulation
     };
     // The quota prevents the creation of a Job. Deleting old Jobs is even more important then.

@@ -14,10 +14,10 @@ pub(super) fn number(version: &str) -> Option<u64> {
 impl Graph {
     /// Adds a monitor for a resource whose objects are of this kind.
     pub fn add_monitor(&mut self, api_version: &str, kind: &str) -> Monitor {
-        self.born += 1;
+        self.last_serial += 1;
         let watched = Watched {
             kind: self.kind(api_version, kind),
-            born: self.born,
+            serial: self.last_serial,
             generation: 0,
             version: NO_VERSION,
             nodes: 0,
@@ -211,11 +211,14 @@ impl Graph {
     /// Returns whether a later monitor has reported the object, and this version is not newer.
     fn is_anothers(&self, id: Id, monitor: Monitor, version: u64) -> bool {
         let node = &self.nodes[id];
-        let born = |monitor: Monitor| {
+        let serial = |monitor: Monitor| {
             let watched = self.monitors.get(usize::from(monitor.0)).and_then(Option::as_ref);
-            watched.map_or(0, |watched| watched.born)
+            watched.map_or(0, |watched| watched.serial)
         };
-        node.is_observed() && node.monitor != monitor && version <= node.version && born(node.monitor) > born(monitor)
+        node.is_observed()
+            && node.monitor != monitor
+            && version <= node.version
+            && serial(node.monitor) > serial(monitor)
     }
 
     /// Returns whether a watch has reported the object in a later version than this answer.

@@ -290,7 +290,7 @@ impl Graph {
 
     /// Forgets which references to a node that is no longer observed cross scopes, because only an
     /// observed object shows its scope.
-    pub(super) fn doubt_scopes(&mut self, id: Id) {
+    pub(super) fn forget_invalid_scopes(&mut self, id: Id) {
         let mut next = self.nodes[id].dependents;
         while let Some(edge) = next {
             next = self.edges[edge].next_dependent;
