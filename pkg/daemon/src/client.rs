@@ -13,8 +13,11 @@ pub(crate) const AGENT: &str = concat!("portreeve/", env!("CARGO_PKG_VERSION"));
 const CALL_LIMIT: Duration = Duration::from_secs(35);
 
 /// Returns the settings of a client. In a dry run, its fence is closed.
-#[must_use]
-pub fn settings(dry_run: bool, requests: &portreeve_client::Metrics, outage: &Outage) -> portreeve_client::Settings {
+pub(crate) fn settings(
+    dry_run: bool,
+    requests: &portreeve_client::Metrics,
+    outage: &Outage,
+) -> portreeve_client::Settings {
     let fence: Arc<dyn Fence> = if dry_run {
         Arc::new(ReadOnly)
     } else {

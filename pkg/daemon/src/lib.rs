@@ -21,7 +21,6 @@ mod serving;
 mod serving_certificate;
 mod webhooks;
 
-pub use client::settings as client_settings;
 pub use command::main;
 pub use config::{Error as ConfigError, FileLocation, Problem};
 pub use error::Error;
