@@ -6,7 +6,7 @@ mod cron;
 mod migration;
 mod validate;
 
-use std::{ffi::OsString, io::Write, path::PathBuf};
+use std::{io::Write, path::PathBuf};
 
 use clap::{Parser, Subcommand};
 use jiff::Timestamp;
@@ -71,15 +71,6 @@ pub enum Error {
 }
 
 impl CommandLine {
-    /// Parses a command line, whose first item is the program's name.
-    ///
-    /// # Errors
-    ///
-    /// Returns the error of clap, or its output for `--help` and `--version`.
-    pub fn parse_from<T: Into<OsString> + Clone>(arguments: impl IntoIterator<Item = T>) -> Result<Self, clap::Error> {
-        Self::try_parse_from(arguments)
-    }
-
     /// Runs the command, with the definitions and the webhooks of `controllers`.
     ///
     /// # Errors
