@@ -16,6 +16,9 @@ SEED ?=
 # Selects the features of dependencies that tests use, so that tests and other commands share
 # builds. No crate has examples.
 SHARED := --examples
+# The servers of tests are Go programs with little to do, so they need few threads, and little
+# garbage collection before they have this much memory.
+SERVERS := GOMAXPROCS=1 GOGC=800 GOMEMLIMIT=600MiB
 # The tests of the executables. Those of the kubectl plugin build it, and the others run it.
 INTEGRATION := --test integration --test plugin
 # Additional arguments for `make bench`, such as BENCH_FLAGS='--only=due --rounds=1'. The program
@@ -29,25 +32,23 @@ help: ## list the targets
 .PHONY: run
 run: servers ## start a control plane, the daemon with every controller and the samples, until Ctrl-C
 	@hack/build portreeve kubectl-portreeve portreeve-run
-	@target/debug/portreeve-run target/debug/portreeve deploy/samples $(DAEMON_FLAGS)
+	@target/debug/portreeve-run target/debug/portreeve controllers/*/samples $(DAEMON_FLAGS)
 
 .PHONY: test
-# Tests mostly wait for servers, so more of them run than there are cores. The servers are Go
-# programs with little to do, so they need few threads and little garbage collection. Errors have a
-# context, so a backtrace would only bury the message.
+# Tests mostly wait for servers, so more of them run than there are cores. Errors have a context, so
+# a backtrace would only bury the message.
 test test-release test-image: export RUST_TEST_THREADS ?= 8
-test test-release test-image: export GOGC ?= 200
 test test-release test-image: export RUST_BACKTRACE = 0
 test: control-plane loom ## run the tests of the workspace, on real servers
-	GOMAXPROCS=1 hack/test/run --workspace -- --skip release:: --skip chaos::alone::
+	$(SERVERS) hack/test/run --workspace -- --skip release:: --skip chaos::alone::
 
 .PHONY: test-release
 test-release: control-plane manifest-tools prometheus cainjector former-version ## test the chart, the overlays, the alert rules, the update from a former version, and each fault alone
-	GOMAXPROCS=1 hack/test/run --workspace $(INTEGRATION) -- release:: chaos::alone:: --skip release::image::
+	$(SERVERS) hack/test/run --workspace $(INTEGRATION) -- release:: chaos::alone:: --skip release::image::
 
 .PHONY: test-image
 test-image: control-plane ## build the image's binary and test it; 9 minutes on two cores, 4 after an edit
-	GOMAXPROCS=1 hack/image/test $(IMAGE_TEST)
+	$(SERVERS) hack/image/test $(IMAGE_TEST)
 
 .PHONY: test-all
 test-all: test test-release test-image ## run every test
@@ -65,7 +66,7 @@ chaos: control-plane ## run every fault alone, ROUNDS=n seeds of combined faults
 
 .PHONY: compat
 compat: control-plane ## run core tests against older releases of kube-apiserver, which take 20 minutes to build
-	GOMAXPROCS=1 hack/compat/run
+	hack/compat/run
 
 .PHONY: scale
 scale: control-plane former-version ## run the tests under load in full size, which `make test` runs in a small form
@@ -123,5 +124,5 @@ image-binary: ## build only the image's static binary
 
 .PHONY: update
 update: ## regenerate definitions, policies, roles, fences, FlowSchemas, the PrometheusRule, docs/configuration.md and docs/metrics.md
-	UPDATE_EXPECT=1 $(CARGO) test --locked --package portreeve-daemon --lib -- crds_are_generated_from_the_types manifests::
+	UPDATE_EXPECT=1 $(CARGO) test --locked $(patsubst controllers/%/crds.yaml,-p portreeve-%,$(wildcard controllers/*/crds.yaml)) -p portreeve-daemon --lib -- crds_are_generated_from_the_types manifests::
 	@hack/update

@@ -9,7 +9,7 @@ use kube::{
     Api, CustomResourceExt, ResourceExt,
     api::{DeleteParams, PostParams},
 };
-use portreeve_api::Foo;
+use portreeve_foo::api::Foo;
 use portreeve_testing::{ControlPlane, eventually};
 use serde_json::{Value, json};
 

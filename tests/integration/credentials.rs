@@ -17,7 +17,7 @@ use kube::{
     Api, Client, Config, CustomResourceExt,
     api::{DeleteParams, PostParams},
 };
-use portreeve_api::Foo;
+use portreeve_foo::api::Foo;
 use portreeve_testing::{Authority, ControlPlane, FaultProxy, IssuedCertificate, PooledPlane, eventually};
 use serde_json::{Value, json};
 use tempfile::TempDir;

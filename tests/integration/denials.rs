@@ -11,7 +11,8 @@ use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams, PostParams},
 };
-use portreeve_api::{RUN_NOW, conditions::ConditionStatus};
+use portreeve_api::conditions::ConditionStatus;
+use portreeve_crontab::api::RUN_NOW;
 use portreeve_testing::{ControlPlane, WebhookServer, eventually};
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, CustomResourceExt, api::PostParams};
-use portreeve_api::Foo;
+use portreeve_foo::api::Foo;
 use portreeve_testing::{ControlPlane, eventually};
 use serde_json::json;
 

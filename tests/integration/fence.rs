@@ -101,7 +101,7 @@ async fn every_kind_of_write_is_fenced_except_leases_and_events() -> Result<()> 
     let status = json!({"status": {"conditions": []}});
     let (plain, remove) = (PatchParams::default(), DeleteParams::default());
 
-    let foos: Api<portreeve_api::Foo> = Api::namespaced(standby.clone(), environment.namespace.name());
+    let foos: Api<portreeve_foo::api::Foo> = Api::namespaced(standby.clone(), environment.namespace.name());
     let deployments = environment.deployments(&standby);
     ensure!(is_fenced(&deployments.patch("web", &plain, &label).await)?, "a patch");
     ensure!(is_fenced(&deployments.delete("web", &remove).await)?, "a deletion");
@@ -132,7 +132,7 @@ async fn every_kind_of_write_is_fenced_except_leases_and_events() -> Result<()> 
         .await
         .context("an Event")?;
 
-    let foos: Api<portreeve_api::Foo> = Api::namespaced(leader.clone(), environment.namespace.name());
+    let foos: Api<portreeve_foo::api::Foo> = Api::namespaced(leader.clone(), environment.namespace.name());
     let deployments = environment.deployments(&leader);
     foos.patch_status("web", &plain, &Patch::Merge(&status))
         .await

@@ -15,7 +15,7 @@ use kube::{
     Api, CustomResourceExt,
     api::{Patch, PatchParams, PostParams},
 };
-use portreeve_api::Foo;
+use portreeve_foo::api::Foo;
 use portreeve_reconcile::{Clock, SystemClock};
 use portreeve_testing::{
     CannedResponse, ControlPlane, FaultProxy, Matcher, Namespace, PooledPlane, Repeat, eventually,

@@ -8,7 +8,7 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
     core::{ApiResource, DynamicObject},
 };
-use portreeve_api::Foo;
+use portreeve_foo::api::Foo;
 use portreeve_testing::{ControlPlane, eventually};
 use serde_json::json;
 

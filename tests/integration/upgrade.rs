@@ -14,7 +14,8 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
     core::{ApiResource, DynamicObject},
 };
-use portreeve_api::{CRONTABS, CRONTABS_V2, Resource};
+use portreeve_api::Resource;
+use portreeve_crontab::api::{CRONTABS, CRONTABS_V2};
 use portreeve_testing::{ControlPlane, Namespace, PooledPlane, eventually, free_port};
 use serde_json::{Value, json};
 

@@ -12,7 +12,8 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams},
 };
-use portreeve_api::{CRONTABS, FOOS, Foo};
+use portreeve_crontab::api::CRONTABS;
+use portreeve_foo::api::{FOOS, Foo};
 use serde_json::{Value, json};
 
 use self::environment::fixture;

@@ -77,7 +77,13 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     (
         "portreeve-bench",
-        &["portreeve-api", "portreeve-garbagecollector-graph", "portreeve-testing"],
+        &[
+            "portreeve-api",
+            "portreeve-crontab",
+            "portreeve-foo",
+            "portreeve-garbagecollector-graph",
+            "portreeve-testing",
+        ],
     ),
     ("portreeve-run", &["portreeve-testing"]),
     ("portreeve-tests", &[]),

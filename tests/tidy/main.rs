@@ -4,6 +4,7 @@
 mod crates;
 mod cycles;
 mod files;
+mod includes;
 mod leases;
 mod modules;
 mod names;

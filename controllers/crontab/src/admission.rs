@@ -11,13 +11,15 @@ mod reviewed;
 use std::cmp::Ordering;
 
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
-use portreeve_api::{CRONTAB_POLICIES, CRONTABS, MAX_SCHEDULES, V2_FIELDS};
 use portreeve_cron::{Dialect, DstPolicy, Schedule, load_zone};
 use portreeve_reconcile::admission::{FieldError, Review, Verdict, Webhook};
 use serde::Deserialize;
 
 use self::reviewed::{ReviewedCronTab, ReviewedSchedule};
-use crate::conversion;
+use crate::{
+    api::{CRONTAB_POLICIES, CRONTABS, MAX_SCHEDULES, V2_FIELDS},
+    conversion,
+};
 
 /// The name of both webhooks, which have a path each.
 const WEBHOOK: &str = "crontabs.stable.example.com";

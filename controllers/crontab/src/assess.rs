@@ -6,11 +6,11 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use portreeve_api::ConcurrencyPolicy;
 use portreeve_informer::Projection;
 use portreeve_reconcile::Next;
 
 use crate::{
+    api::ConcurrencyPolicy,
     input::{Fault, Input, RecordedSchedule},
     job::{CachedJob, Run},
     job_summary::{JobSummary, summarize},
@@ -123,7 +123,7 @@ fn assess_schedule(input: &Input<'_>, index: usize, last_schedule: Option<Timest
     let is_enabled = !input.desired.is_suspended(desired) && !input.metadata.is_terminating();
     let timetable = desired.timetable.as_ref().ok().filter(|_| is_enabled);
     let mut last_schedule = last_schedule;
-    let times = timetable.map(|timetable| current_times(input, (index, timetable), &mut last_schedule));
+    let times = timetable.map(|timetable| current_times(input, index, timetable, &mut last_schedule));
     let due = times.and_then(|times| times.due);
     let scheduled_since = scheduled_since(recorded, times, last_schedule);
     let recorded_until = earliest_time(input, index, recorded.last_schedule, scheduled_since);
@@ -131,7 +131,7 @@ fn assess_schedule(input: &Input<'_>, index: usize, last_schedule: Option<Timest
     AssessedSchedule {
         missed: timetable
             .zip(times)
-            .and_then(|(timetable, times)| missed(input, (index, timetable), times, recorded_until, last_schedule)),
+            .and_then(|(timetable, times)| missed(input, index, timetable, times, recorded_until, last_schedule)),
         too_many_missed: due
             .and(timetable)
             .is_some_and(|timetable| timetable.count_startable(last_until, input.now) > TOO_MANY_MISSED),
@@ -169,7 +169,8 @@ fn spec_fault(input: &Input<'_>, schedules: &[AssessedSchedule]) -> Option<Fault
 /// makes it the last one.
 fn current_times(
     input: &Input<'_>,
-    (index, timetable): (usize, &Timetable),
+    index: usize,
+    timetable: &Timetable,
     last_schedule: &mut Option<Timestamp>,
 ) -> ScheduledTimes {
     let since = input.recorded.schedules[index].scheduled_since;

@@ -22,7 +22,7 @@ mod v2_only;
 
 use std::mem;
 
-use portreeve_api::{CRONTABS, CRONTABS_V2, LazyObject, LazyValue, V2_FIELDS};
+use portreeve_api::{LazyObject, LazyValue};
 
 use self::{
     annotations::Annotations,
@@ -30,6 +30,8 @@ use self::{
     places::{put, take},
     v2_only::V2Only,
 };
+
+use crate::api::{CRONTABS, CRONTABS_V2, V2_FIELDS};
 
 /// The size that Kubernetes allows for all annotations of an object.
 const MAX_ANNOTATION_BYTES: usize = 256 << 10;

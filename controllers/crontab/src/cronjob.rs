@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
-use portreeve_api::{ConcurrencyPolicy, DEFAULT_SCHEDULE, JobNameFormat, JobReference, Metadata, Resource};
+use portreeve_api::{Metadata, Resource};
 use portreeve_cron::{Dialect, DstPolicy, Schedule};
 use portreeve_informer::Projection;
 use portreeve_reconcile::Object;
@@ -13,9 +13,10 @@ use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
 use crate::{
+    api::{ConcurrencyPolicy, DEFAULT_SCHEDULE, JobNameFormat, JobReference},
     assess::Assessment,
     input::{DesiredRuns, DesiredSchedule, Fault, RecordedSchedule, RecordedStatus},
-    job::{self, Run},
+    job::{self, JobParts, Run},
     schedule_resource::{ScheduleResource, TemplateMetadata, decode_template},
     scheduled_times::{Timetable, load_zone},
 };
@@ -180,14 +181,14 @@ impl ScheduleResource for CachedCronJob {
     fn job(&self, run: &Run, name: &str) -> Result<Object, Fault> {
         let template: Template = decode_template(".spec.jobTemplate", &self.spec.job_template)?;
         let zone = self.zone()?;
-        let owner = (&CRON_JOBS, &self.metadata);
-        Ok(job::job_from_template(
-            owner,
-            (run, name),
-            &zone,
-            template.metadata.into_parts(),
-            template.spec,
-        ))
+        let (labels, annotations) = template.metadata.into_parts();
+        let parts = JobParts {
+            labels,
+            annotations,
+            spec: template.spec,
+        };
+        let owner = &self.metadata;
+        Ok(job::job_from_template(&CRON_JOBS, owner, run, name, &zone, parts))
     }
 
     /// As in Kubernetes, a suspended CronJob has no event about its schedule. Otherwise both

@@ -10,7 +10,7 @@ use std::sync::{Arc, LazyLock};
 
 use jiff::{Timestamp, tz::TimeZone};
 use portreeve_api::{
-    CRONTABS, CRONTABS_V2, CronTabV2Status, DEFAULT_SCHEDULE, JobNameFormat, LazyValue, Resource, ScheduleStatus,
+    LazyValue, Resource,
     conditions::{self, ConditionStatus, ConditionUpdate},
 };
 use portreeve_reconcile::{LATENCY_BUCKETS, Object};
@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 pub(crate) use self::cached::CachedCronTab;
 use self::spec::{DEFAULT, Version};
 use crate::{
+    api::{CRONTABS, CRONTABS_V2, CronTabV2Status, DEFAULT_SCHEDULE, JobNameFormat, ScheduleStatus},
     assess::{AssessedSchedule, Assessment},
     conversion::{self, fields::STATUS_FIELDS},
     input::{DesiredRuns, DesiredSchedule, Fault, RecordedSchedule, RecordedStatus},
@@ -272,17 +273,11 @@ impl ScheduleResource for CachedCronTab {
         let zone = spec
             .zone(run.schedule().unwrap_or(DEFAULT_SCHEDULE))
             .unwrap_or(TimeZone::UTC);
-        let (mut labels, annotations, job_spec) = spec.template.job(LABEL, self.name())?;
-        labels.insert(LABEL.to_owned(), self.name().into());
+        let mut parts = spec.template.job(LABEL, self.name())?;
+        parts.labels.insert(LABEL.to_owned(), self.name().into());
         // Jobs refer to v1 in both versions, so that they keep their owner when v2 is removed.
-        let owner = (&CRONTABS, &self.metadata.base);
-        Ok(job::job_from_template(
-            owner,
-            (run, name),
-            &zone,
-            (labels, annotations),
-            job_spec,
-        ))
+        let owner = &self.metadata.base;
+        Ok(job::job_from_template(&CRONTABS, owner, run, name, &zone, parts))
     }
 
     fn status(&self, assessment: &Assessment<'_>, fault: Option<&Fault>) -> Option<Value> {

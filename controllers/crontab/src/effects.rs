@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-use portreeve_api::JobReference;
 use portreeve_informer::Projection;
 use portreeve_reconcile::{Effect, EventContent, Propagation, Target};
 
 use crate::{
+    api::JobReference,
     input::Input,
     job::{CachedJob, JOBS},
 };

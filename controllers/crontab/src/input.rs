@@ -6,9 +6,15 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use jiff::Timestamp;
-use portreeve_api::{ConcurrencyPolicy, JobReference, Metadata, Resource};
+use portreeve_api::{Metadata, Resource};
 
-use crate::{job::CachedJob, job_names::JobNames, scheduled_times::Timetable, unseen_jobs::UnseenJobs};
+use crate::{
+    api::{ConcurrencyPolicy, JobReference},
+    job::CachedJob,
+    job_names::JobNames,
+    scheduled_times::Timetable,
+    unseen_jobs::UnseenJobs,
+};
 
 /// Everything that a decision reads.
 #[derive(Debug)]

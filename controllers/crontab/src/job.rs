@@ -5,16 +5,14 @@
 use std::sync::Arc;
 
 use jiff::{Timestamp, tz::TimeZone};
-use portreeve_api::{
-    AnnotatedMetadata, DEFAULT_SCHEDULE, JOB_SCHEDULE, Metadata, ObjectKey, OwnerReference, REPLACED_RUNS, RUN_NOW,
-    Resource,
-};
+use portreeve_api::{AnnotatedMetadata, Metadata, ObjectKey, OwnerReference, Resource};
 use portreeve_informer::Projection;
 use portreeve_reconcile::Object;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::{
+    api::{DEFAULT_SCHEDULE, JOB_SCHEDULE, REPLACED_RUNS, RUN_NOW},
     job_names::{self, JobNames},
     origin::Origin,
     replaced_runs::{self, ReplacedRuns},
@@ -210,17 +208,27 @@ impl Run {
     }
 }
 
-/// Builds the Job `name` of a run from the template's labels and annotations, the given spec and
-/// the owner.
+/// What a template says of a Job.
+pub(crate) struct JobParts {
+    pub(crate) labels: Map<String, Value>,
+    pub(crate) annotations: Map<String, Value>,
+    pub(crate) spec: Value,
+}
+
+/// Builds the Job `name` of a run of the owner, which is of this resource.
 pub(crate) fn job_from_template(
-    owner: (&Resource, &Metadata),
-    (run, name): (&Run, &str),
+    resource: &Resource,
+    owner: &Metadata,
+    run: &Run,
+    name: &str,
     zone: &TimeZone,
-    template: (Map<String, Value>, Map<String, Value>),
-    spec: Value,
+    parts: JobParts,
 ) -> Object {
-    let (resource, metadata) = owner;
-    let (labels, mut annotations) = template;
+    let JobParts {
+        labels,
+        mut annotations,
+        spec,
+    } = parts;
     let (annotation, value) = run.annotation(zone);
     annotations.insert(annotation.to_owned(), value.into());
     match run.schedule() {
@@ -231,7 +239,7 @@ pub(crate) fn job_from_template(
         _ => drop(annotations.remove(JOB_SCHEDULE)),
     }
     annotations.remove(REPLACED_RUNS);
-    let key: ObjectKey = metadata.key().with_name(name);
+    let key: ObjectKey = owner.key().with_name(name);
     let mut body = json!({
         "apiVersion": JOBS.api_version(),
         "kind": JOBS.kind,
@@ -240,7 +248,7 @@ pub(crate) fn job_from_template(
             "namespace": key.namespace,
             "labels": labels,
             "annotations": annotations,
-            "ownerReferences": [OwnerReference::controller_owner_ref(resource, metadata)],
+            "ownerReferences": [OwnerReference::controller_owner_ref(resource, owner)],
         },
     });
     body["spec"] = spec;

@@ -14,7 +14,8 @@
 //! Architecture Invariant: pure.
 
 use jiff::Timestamp;
-use portreeve_api::{DEFAULT_SCHEDULE, JobNameFormat};
+
+use crate::api::{DEFAULT_SCHEDULE, JobNameFormat};
 
 /// The maximum length of an owner's name before `-run-` and eight digits. The name of a Job becomes
 /// the value of a label, which has at most 63 characters.

@@ -5,10 +5,11 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use portreeve_api::{JobReference, Metadata};
+use portreeve_api::Metadata;
 use portreeve_informer::Projection;
 
 use crate::{
+    api::JobReference,
     input::Input,
     job::{CachedJob, FinishedStatus, JOBS},
     origin::Origin,

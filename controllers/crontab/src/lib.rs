@@ -9,6 +9,7 @@
 //! time as an argument.
 
 mod admission;
+pub mod api;
 mod assess;
 mod conversion;
 mod cronjob;
@@ -61,7 +62,7 @@ pub const CRONTAB: Descriptor = Descriptor {
     log_target: module_path!(),
     aliases: &["crontab"],
     on_by_default: true,
-    crds: &[include_str!("../../../deploy/crds/crontab-controller.yaml")],
+    crds: &[include_str!("../crds.yaml")],
     policies: &[
         include_str!("../policies/limits.yaml"),
         include_str!("../policies/defaults.yaml"),
@@ -278,8 +279,8 @@ impl<K: ScheduleResource> Reconciler for CronReconciler<K> {
     }
 
     fn observe_request(&self, observed: &Observed<K>, effect: &Effect, state: RequestState<'_>) -> bool {
-        let caches = (&self.objects, &self.jobs);
+        let now = self.clock.now();
         self.run_tracker
-            .observe_request(&*observed.object, (effect, state), self.clock.now(), caches)
+            .observe_request(&*observed.object, effect, state, now, &self.objects, &self.jobs)
     }
 }

@@ -27,7 +27,8 @@ pub(crate) struct Missed {
 /// time that has a run.
 pub(crate) fn missed(
     input: &Input<'_>,
-    (index, timetable): (usize, &Timetable),
+    index: usize,
+    timetable: &Timetable,
     times: ScheduledTimes,
     recorded_until: Timestamp,
     last_schedule: Option<Timestamp>,

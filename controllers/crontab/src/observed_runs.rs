@@ -37,7 +37,8 @@ impl ObservedRuns {
     pub(crate) fn observe_job<K: ScheduleResource>(
         &mut self,
         object: &K,
-        (job, is_deleted): (&CachedJob, bool),
+        job: &CachedJob,
+        is_deleted: bool,
         now: Timestamp,
     ) {
         self.unseen.observe_job(job, is_deleted);
@@ -50,7 +51,8 @@ impl ObservedRuns {
     pub(crate) fn observe_request<K: ScheduleResource>(
         &mut self,
         object: &K,
-        (effect, state): (&Effect, RequestState<'_>),
+        effect: &Effect,
+        state: RequestState<'_>,
         now: Timestamp,
         is_cached: impl Fn(&Target) -> bool,
     ) -> bool {
@@ -170,9 +172,11 @@ impl RunTracker {
     pub(crate) fn observe_request<K: ScheduleResource>(
         &self,
         object: &K,
-        (effect, state): (&Effect, RequestState<'_>),
+        effect: &Effect,
+        state: RequestState<'_>,
         now: Timestamp,
-        (objects, jobs): (&Informer<K>, &Informer<CachedJob>),
+        objects: &Informer<K>,
+        jobs: &Informer<CachedJob>,
     ) -> bool {
         let uid = &object.metadata().uid;
         let mut runs = self.lock();
@@ -191,8 +195,7 @@ impl RunTracker {
             jobs.get(&target.key)
                 .is_some_and(|job| job.metadata().uid == target.uid)
         };
-        observed_runs
-            .is_some_and(|observed_runs| observed_runs.observe_request(object, (effect, state), now, is_cached))
+        observed_runs.is_some_and(|observed_runs| observed_runs.observe_request(object, effect, state, now, is_cached))
     }
 
     /// Records that the cache has these Jobs. Some may be of other owners, and have only taken the
@@ -229,7 +232,7 @@ impl RunTracker {
         }
         let is_deleted = matches!(delta.change, Change::Deleted { .. });
         self.change(uid, |observed_runs| {
-            observed_runs.observe_job(&*object, (job, is_deleted), now);
+            observed_runs.observe_job(&*object, job, is_deleted, now);
         });
     }
 

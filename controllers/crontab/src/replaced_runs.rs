@@ -7,12 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use portreeve_api::REPLACED_RUNS;
 use portreeve_reconcile::Object;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::json;
 
-use crate::origin::Origin;
+use crate::{api::REPLACED_RUNS, origin::Origin};
 
 /// The number of scheduled times that a Job records. Each schedule has the same share of it, and
 /// its latest times are kept. Earlier ones are counted as missed.

@@ -6,13 +6,14 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use portreeve_api::{JobNameFormat, Resource};
+use portreeve_api::Resource;
 use portreeve_informer::Projection;
 use portreeve_reconcile::Object;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, value::RawValue};
 
 use crate::{
+    api::JobNameFormat,
     assess::Assessment,
     input::{DesiredRuns, Fault, Input, ObservedRuns, RecordedStatus},
     job::{CachedJob, Run},

@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
-use portreeve_api::ConcurrencyPolicy;
 use portreeve_reconcile::{Effect, Object};
 
 use crate::{
+    api::ConcurrencyPolicy,
     assess::{Assessment, PendingRun},
     effects::{deletion, event, normal, reads, require_absent, warning},
     input::Fault,

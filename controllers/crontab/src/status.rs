@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-use portreeve_api::{ConcurrencyPolicy, DEFAULT_SCHEDULE, JobReference, RUN_NOW};
 use portreeve_informer::Projection;
 use portreeve_reconcile::Effect;
 
 use crate::{
+    api::{ConcurrencyPolicy, DEFAULT_SCHEDULE, JobReference, RUN_NOW},
     assess::{Assessment, is_recorded},
     effects::{deletion, event, normal, require_absent, target, warning},
     input::Fault,

@@ -2,9 +2,11 @@
 //!
 //! Architecture Invariant: pure.
 
-use portreeve_api::{FOOS, LazyObject};
+use portreeve_api::LazyObject;
 use portreeve_reconcile::admission::{Review, Verdict, Webhook, set_default};
 use serde::Deserialize;
+
+use crate::api::FOOS;
 
 const NAME: &str = "foos.samplecontroller.k8s.io";
 /// The length of the longest DNS label.

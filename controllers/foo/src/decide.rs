@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use portreeve_api::{FOOS, FooStatus};
 use portreeve_reconcile::{Effect, Plan, Propagation, Target};
 
 use crate::{
+    api::{FOOS, FooStatus},
     deployment::{self, DEPLOYMENTS},
     foo::CachedFoo,
     observe::{Demand, Observed},

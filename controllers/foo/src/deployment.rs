@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeMap, fmt::Display};
 
-use portreeve_api::{FOOS, Metadata, ObjectKey, OwnerReference, Resource};
+use portreeve_api::{Metadata, ObjectKey, OwnerReference, Resource};
 use portreeve_informer::Projection;
 use portreeve_reconcile::Object;
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
-use crate::foo::CachedFoo;
+use crate::{api::FOOS, foo::CachedFoo};
 
 /// The resource of Deployments.
 pub(crate) const DEPLOYMENTS: Resource = Resource::namespaced("apps", "v1", "Deployment", "deployments");

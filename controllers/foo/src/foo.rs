@@ -1,8 +1,10 @@
 //! The Foos in the cache.
 
-use portreeve_api::{FooSpec, FooStatus, Metadata};
+use portreeve_api::Metadata;
 use portreeve_informer::Projection;
 use serde::Deserialize;
+
+use crate::api::{FooSpec, FooStatus};
 
 /// The fields of a Foo that the informer stores.
 #[derive(Clone, Debug, Deserialize)]

@@ -8,6 +8,7 @@
 
 mod admission;
 mod admitted;
+pub mod api;
 mod decide;
 mod deployment;
 mod foo;
@@ -18,7 +19,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use portreeve_api::{FOOS, Metadata, ObjectKey};
+use portreeve_api::{Metadata, ObjectKey};
 use portreeve_informer::{Index, Informer, Watch, indexes};
 use portreeve_reconcile::{
     BuildError, Context, Descriptor, Effect, KeyedController, Plan, Reconciler, Registrations, RequestState, Rule,
@@ -26,6 +27,7 @@ use portreeve_reconcile::{
 
 use crate::{
     admitted::Admitted,
+    api::FOOS,
     deployment::{CachedDeployment, DEPLOYMENTS},
     foo::CachedFoo,
     observe::{Caches, Observed},
@@ -41,7 +43,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     log_target: module_path!(),
     aliases: &["foo"],
     on_by_default: true,
-    crds: &[include_str!("../../../deploy/crds/foo-controller.yaml")],
+    crds: &[include_str!("../crds.yaml")],
     policies: &[],
     rules: &[
         Rule {

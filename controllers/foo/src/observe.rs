@@ -4,10 +4,10 @@
 
 use std::{iter, sync::Arc};
 
-use portreeve_api::{FOOS, Metadata, ObjectKey};
+use portreeve_api::{Metadata, ObjectKey};
 use portreeve_informer::Change;
 
-use crate::{admitted::Admitted, deployment::CachedDeployment, foo::CachedFoo};
+use crate::{admitted::Admitted, api::FOOS, deployment::CachedDeployment, foo::CachedFoo};
 
 /// The longest cycle of Foos waiting for each other's names that is detected. It bounds the time
 /// of one observation to about a millisecond.

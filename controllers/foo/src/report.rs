@@ -3,13 +3,11 @@
 //! Architecture Invariant: pure. The time is an argument.
 
 use jiff::Timestamp;
-use portreeve_api::{
-    FOOS, FooStatus,
-    conditions::{self, ConditionStatus, ConditionUpdate},
-};
+use portreeve_api::conditions::{self, ConditionStatus, ConditionUpdate};
 use portreeve_reconcile::{Effect, EventContent, EventSeverity, Target};
 
 use crate::{
+    api::{FOOS, FooStatus},
     deployment::{self, CachedDeployment},
     foo::CachedFoo,
     observe::Observed,

@@ -47,7 +47,7 @@ use kube::Client;
 use parking_lot::Mutex;
 use portreeve_api::{ObjectKey, Resource};
 use portreeve_client::{ApiErrorKind, Outage};
-use portreeve_garbagecollector_graph::{FollowUps, Graph, Identity, Uid};
+use portreeve_garbagecollector_graph::{FollowUps, Graph, Identity};
 use portreeve_informer::{Discovery, ServedResources};
 use portreeve_reconcile::{
     BuildError, Clock, Context, Controller, ControllerFailure, EventContent, Events, FenceMonitor, QueueHealthChecker,
@@ -66,7 +66,7 @@ use self::{
     coalescer::RequestCoalescer,
     decision_log::DecisionLog,
     dependent_scan::DependentScans,
-    failures::FailureTracker,
+    failures::{FailureTracker, Task},
     foreground_wait::SyncWaits,
     list_failures::ListFailures,
     metrics::Metrics,
@@ -375,13 +375,13 @@ impl CollectorContext {
 
     /// Records a failed attempt. Returns whether the failure is new: the last attempt did not fail,
     /// or had another reason.
-    fn failed(&self, who: (Uid, bool), reason: String, is_unknown: bool) -> bool {
+    fn failed(&self, task: Task, reason: String, is_unknown: bool) -> bool {
         let now = Instant::now();
-        self.failures.lock().failed(who, reason, is_unknown, now)
+        self.failures.lock().failed(task, reason, is_unknown, now)
     }
 
-    fn succeeded(&self, uid: Uid, orphaning: bool) {
-        self.failures.lock().succeeded(uid, orphaning);
+    fn succeeded(&self, task: Task) {
+        self.failures.lock().succeeded(task);
     }
 }
 

@@ -109,7 +109,7 @@ fn creation(observed: &Observed, now: Timestamp) -> Option<Plan> {
         (AUTHORITIES, &*authority.certificate.pem),
         (AUTHORITY_KEY, &authority.key),
     ];
-    let written = apply(&observed.key, ("".into(), ABSENT.into()), &contents);
+    let written = apply(&observed.key, "".into(), ABSENT.into(), &contents);
     Some(Plan::of(vec![written]))
 }
 
@@ -130,7 +130,7 @@ fn planned(observed: &Observed, secret: &CachedSecret, now: Timestamp) -> Option
             certificate_lifetime,
             ..
         } = &*observed.settings;
-        issue::certificate(fresh, names.clone(), (newest, key), *certificate_lifetime, now)
+        issue::certificate(fresh, names.clone(), newest, key, *certificate_lifetime, now)
     };
 
     let mut effects = Vec::new();
@@ -141,7 +141,7 @@ fn planned(observed: &Observed, secret: &CachedSecret, now: Timestamp) -> Option
     }
     let renewal = match &issued {
         Some(issued) => {
-            let contents = reports(observed, secret, stored.as_ref(), (newest, &issued.certificate), now);
+            let contents = reports(observed, secret, stored.as_ref(), newest, &issued.certificate, now);
             effects.extend(contents.into_iter().map(|content| event(secret, content)));
             issued.certificate.renewal()
         }
@@ -288,7 +288,8 @@ fn reports(
     observed: &Observed,
     secret: &CachedSecret,
     stored: Option<&Certificate>,
-    (newest, issued): (&Certificate, &Certificate),
+    newest: &Certificate,
+    issued: &Certificate,
     now: Timestamp,
 ) -> Vec<EventContent> {
     let names: Vec<_> = issued.names.iter().map(String::as_str).collect();
@@ -377,12 +378,12 @@ fn update_of_secret(secret: &CachedSecret, authorities: &Authorities, issued: Op
         return None;
     }
     let metadata = &secret.metadata;
-    let version = (Arc::clone(&metadata.uid), Arc::clone(&metadata.resource_version));
-    Some(apply(&metadata.key(), version, &desired))
+    let (uid, version) = (Arc::clone(&metadata.uid), Arc::clone(&metadata.resource_version));
+    Some(apply(&metadata.key(), uid, version, &desired))
 }
 
 /// Returns the write of these contents.
-fn apply(key: &ObjectKey, (uid, version): (Arc<str>, Arc<str>), contents: &[(&str, &str)]) -> Effect {
+fn apply(key: &ObjectKey, uid: Arc<str>, version: Arc<str>, contents: &[(&str, &str)]) -> Effect {
     let data = contents
         .iter()
         .map(|(key, text)| ((*key).to_owned(), BASE64.encode(text.as_bytes()).into()));

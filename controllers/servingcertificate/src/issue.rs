@@ -49,7 +49,8 @@ pub(crate) fn authority(key: &KeyPair, lifetime: SignedDuration, now: Timestamp)
 pub(crate) fn certificate(
     key: &KeyPair,
     names: impl IntoIterator<Item = String>,
-    (authority, authority_key): (&Certificate, KeyPair),
+    authority: &Certificate,
+    authority_key: KeyPair,
     lifetime: SignedDuration,
     now: Timestamp,
 ) -> Option<Issued> {

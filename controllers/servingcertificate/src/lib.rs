@@ -7,6 +7,13 @@
 //! controller when `--tls-issue-names` is set. It is not one of the controllers that
 //! `--controllers` selects, because it serves the daemon itself.
 //!
+//! This crate is the home of the serving certificate. Elsewhere are what every replica does,
+//! whether it leads or not, and what needs the command line:
+//!
+//! - TLS itself, with certificates from files and the self-signed one: `pkg/serving/src/tls.rs`;
+//! - following the Secret: `pkg/daemon/src/serving_certificate.rs`;
+//! - the permissions for single objects: `pkg/daemon/src/manifests/rbac.rs`.
+//!
 //! The Secret and each object that publishes CAs have keys of their own in the queue, so that a
 //! rejected write delays no other.
 //!

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
 use kube::CustomResourceExt;
 use kube::api::{DynamicObject, PostParams};
-use portreeve_api::CronTab;
+use portreeve_crontab::api::CronTab;
 use portreeve_testing::eventually;
 use tokio::time::interval;
 

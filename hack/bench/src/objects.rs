@@ -11,7 +11,8 @@ use jiff::{Timestamp, tz::TimeZone};
 use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, CustomResourceExt};
-use portreeve_api::{CronTab, Foo};
+use portreeve_crontab::api::CronTab;
+use portreeve_foo::api::Foo;
 use portreeve_testing::eventually;
 use serde_json::Value;
 

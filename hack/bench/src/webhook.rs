@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use data_encoding::BASE64;
 use kube::CustomResourceExt;
-use portreeve_api::CronTab;
+use portreeve_crontab::api::CronTab;
 use portreeve_testing::free_port;
 use serde_json::json;
 

@@ -1,11 +1,11 @@
 //! The program behind `make run`: starts a control plane and the daemon with every controller,
 //! serves both versions of CronTab, applies the samples, and runs until Ctrl-C.
 //!
-//!   portreeve-run DAEMON SAMPLES [DAEMON-FLAG...]
+//!   portreeve-run DAEMON SAMPLES... [DAEMON-FLAG...]
 //!
-//! DAEMON is the daemon's binary, beside which the kubectl plugin is. SAMPLES is a folder of YAML
-//! files. Every process that this program
-//! starts ends with it, and its files are removed, even if this program is killed.
+//! DAEMON is the daemon's binary, beside which the kubectl plugin is. SAMPLES are folders of YAML
+//! files. Every process that this program starts ends with it, and its files are removed, even if
+//! this program is killed.
 
 mod conversion;
 mod samples;
@@ -44,22 +44,52 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run() -> Result<()> {
-    let mut args = env::args_os().skip(1);
-    let (Some(daemon), Some(samples)) = (args.next().map(PathBuf::from), args.next().map(PathBuf::from)) else {
-        bail!("usage: portreeve-run DAEMON SAMPLES [DAEMON-FLAG...]");
-    };
-    let flags = args.map(OsString::into_string).collect::<Result<Vec<_>, _>>();
-    let flags = flags.map_err(|flag| anyhow!("the flag {} is not text", flag.display()))?;
-    let plugin = daemon.with_file_name("kubectl-portreeve");
-    for program in [&daemon, &plugin] {
-        ensure!(
-            program.is_file(),
-            "found no {}: run `hack/build portreeve kubectl-portreeve`",
-            program.display()
-        );
+/// The command line.
+struct Arguments {
+    daemon: PathBuf,
+    plugin: PathBuf,
+    /// The folders of samples.
+    samples: Vec<PathBuf>,
+    /// Flags for the daemon.
+    flags: Vec<String>,
+}
+
+impl Arguments {
+    fn parse() -> Result<Self> {
+        let args: Vec<_> = env::args_os().skip(1).collect();
+        let is_flag = |arg: &OsString| arg.as_encoded_bytes().starts_with(b"-");
+        let (paths, flags) = args.split_at(args.iter().position(is_flag).unwrap_or(args.len()));
+        let [daemon, samples @ ..] = paths else {
+            bail!("usage: portreeve-run DAEMON SAMPLES... [DAEMON-FLAG...]");
+        };
+        let daemon = PathBuf::from(daemon);
+        let plugin = daemon.with_file_name("kubectl-portreeve");
+        for program in [&daemon, &plugin] {
+            ensure!(
+                program.is_file(),
+                "found no {}: run `hack/build portreeve kubectl-portreeve`",
+                program.display()
+            );
+        }
+        let flags = flags.iter().cloned().map(OsString::into_string);
+        let flags = flags.collect::<Result<_, _>>();
+        Ok(Self {
+            daemon,
+            plugin,
+            samples: samples.iter().map(PathBuf::from).collect(),
+            flags: flags.map_err(|flag| anyhow!("the flag {} is not text", flag.display()))?,
+        })
     }
-    let samples = samples::read(&samples)?;
+}
+
+async fn run() -> Result<()> {
+    let Arguments {
+        daemon,
+        plugin,
+        samples,
+        flags,
+    } = Arguments::parse()?;
+    let samples = samples::read(samples.iter().map(|folder| &**folder))?;
     let controllers = all_controllers(&daemon)?;
     let mut interrupt = Interrupt::listen()?;
 

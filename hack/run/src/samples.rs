@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -33,15 +34,13 @@ impl fmt::Display for Sample {
     }
 }
 
-/// Returns the samples of a folder, in the order of the file names without their extension.
-pub(crate) fn read(folder: &Path) -> Result<Vec<Sample>> {
-    let entries =
-        fs::read_dir(folder).with_context(|| format!("failed to read the samples of {}", folder.display()))?;
-    let files = entries
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect::<Result<Vec<_>, _>>();
-    let mut files: Vec<PathBuf> =
-        files.with_context(|| format!("failed to read the samples of {}", folder.display()))?;
+/// Returns the samples of these folders, in the order of the file names without their extension.
+pub(crate) fn read<'a>(folders: impl IntoIterator<Item = &'a Path>) -> Result<Vec<Sample>> {
+    let mut files = Vec::new();
+    for folder in folders {
+        let found = files_of(folder).with_context(|| format!("failed to read the samples of {}", folder.display()))?;
+        files.extend(found);
+    }
     files.retain(|file| file.extension().is_some_and(|extension| extension == "yaml"));
     files.sort_by(|one, other| one.file_stem().cmp(&other.file_stem()));
     let mut samples = Vec::new();
@@ -50,6 +49,10 @@ pub(crate) fn read(folder: &Path) -> Result<Vec<Sample>> {
         samples.extend(parse(&text).with_context(|| format!("failed to parse {}", file.display()))?);
     }
     Ok(samples)
+}
+
+fn files_of(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect()
 }
 
 fn parse(yaml: &str) -> Result<Vec<Sample>> {
@@ -167,7 +170,9 @@ mod tests {
 
     #[test]
     fn example_clash_is_applied_after_example_foo() {
-        let samples = read(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/samples"))).unwrap();
+        let controllers = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../controllers"));
+        let folders = ["crontab", "foo"].map(|controller| controllers.join(controller).join("samples"));
+        let samples = read(folders.iter().map(|folder| &**folder)).unwrap();
         let names: Vec<String> = samples.iter().map(ToString::to_string).collect();
         let position = |name: &str| names.iter().position(|other| other == name).unwrap();
         assert!(position("Foo example-foo") < position("Foo example-clash"), "{names:?}");

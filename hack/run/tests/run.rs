@@ -51,12 +51,14 @@ impl RunFixture {
         };
         let binary = script("daemon", &[LISTING, daemon])?;
         script("kubectl-portreeve", &[CONVERSION])?;
-        Self::start_with(folder, &binary, &samples)
+        Self::start_with(folder, &binary, &[&samples])
     }
 
     /// Starts `portreeve-run` with this daemon and these samples.
-    fn start_with(folder: TempDir, daemon: &Path, samples: &Path) -> Result<Self> {
-        let args = [daemon.as_os_str(), samples.as_os_str(), "-v=2".as_ref()];
+    fn start_with(folder: TempDir, daemon: &Path, samples: &[&Path]) -> Result<Self> {
+        let mut args = vec![daemon.as_os_str()];
+        args.extend(samples.iter().map(|samples| samples.as_os_str()));
+        args.push("-v=2".as_ref());
         let run = Process::spawn(
             "portreeve-run",
             Path::new(PROGRAM),
@@ -183,8 +185,10 @@ async fn the_daemon_serves_the_samples_in_both_versions() -> Result<()> {
         daemon.is_file(),
         "found no daemon: run `hack/build portreeve kubectl-portreeve`"
     );
-    let samples = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/samples"));
-    let fixture = RunFixture::start_with(tempfile::tempdir()?, &daemon, samples)?;
+    let controllers = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../controllers"));
+    let samples = ["crontab", "foo"].map(|controller| controllers.join(controller).join("samples"));
+    let samples = samples.each_ref().map(|samples| &**samples);
+    let fixture = RunFixture::start_with(tempfile::tempdir()?, &daemon, &samples)?;
     let kubeconfig = fixture.kubeconfig().await?;
     for version in ["v1", "v2"] {
         let listed = crontabs(&kubeconfig, version)

@@ -20,7 +20,7 @@ pub struct Condition {
     #[serde(default)]
     pub observed_generation: i64,
     /// lastTransitionTime is the last time the condition transitioned from one status to another.
-    #[schemars(with = "Time")]
+    #[schemars(with = "TimeSchema")]
     pub last_transition_time: Timestamp,
     /// reason contains a programmatic identifier indicating the reason for the condition's last
     /// transition.
@@ -99,10 +99,10 @@ pub fn find_status_condition<'a>(conditions: &'a [Condition], type_: &str) -> Op
     conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// The OpenAPI schema of a time.
+/// The OpenAPI schema of a time, for `#[schemars(with)]`.
 #[derive(JsonSchema)]
 #[schemars(transparent)]
-pub(crate) struct Time(
+pub struct TimeSchema(
     #[schemars(extend("format" = "date-time"))]
     #[expect(dead_code, reason = "only its schema is used")]
     String,

@@ -110,7 +110,7 @@ impl CallContext {
         let call_limit = shorter.map_or(self.limit, |shorter| shorter.0.min(self.limit));
         let mut limit = Instant::now() + call_limit;
         let response = self
-            .await_response(inner.call(request), connected, (call_limit, &mut limit), fence_deadline)
+            .await_response(inner.call(request), connected, call_limit, &mut limit, fence_deadline)
             .await;
         self.count(&method, response.as_ref().ok().map(Response::status));
         if let Some(result) = request_result(&response) {
@@ -155,7 +155,8 @@ impl CallContext {
         &self,
         response: impl Future<Output = Result<T, E>>,
         mut connected: CaptureConnection,
-        (call_limit, limit): (Duration, &mut Instant),
+        call_limit: Duration,
+        limit: &mut Instant,
         mut fence_deadline: Option<Instant>,
     ) -> Result<T, BoxError> {
         let mut is_connected = false;

@@ -98,14 +98,14 @@ fn runs(schedule: &Schedule, after: Timestamp, seconds: i64, zone: &TimeZone) {
             "{following:?} is a run between {latest} and {until}"
         );
         if count < 3 {
-            walks_to(schedule, (after, latest), zone, policy, count);
+            walks_to(schedule, after, latest, zone, policy, count);
         }
     }
 }
 
 /// Checks that `runs` calls of `next` lead from `from` to `to`, unless `next` finds no run within
 /// five years.
-fn walks_to(schedule: &Schedule, (from, to): (Timestamp, Timestamp), zone: &TimeZone, policy: DstPolicy, runs: u32) {
+fn walks_to(schedule: &Schedule, from: Timestamp, to: Timestamp, zone: &TimeZone, policy: DstPolicy, runs: u32) {
     let walked = (0..runs).try_fold(from, |at, _| schedule.next(at, zone, policy));
     assert!(
         walked.is_none_or(|walked| walked == to),

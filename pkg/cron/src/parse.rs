@@ -158,7 +158,8 @@ fn item(text: &str, field: Field, dialect: Dialect<'_>) -> Result<Parsed, String
             number(text)?
         }
     };
-    check(first, last, step, field.bounds())?;
+    let (min, max) = field.bounds();
+    check(first, last, step, min, max)?;
     Ok(Parsed {
         item: Item { first, last, step },
         is_star: is_any && step == 1,
@@ -166,7 +167,7 @@ fn item(text: &str, field: Field, dialect: Dialect<'_>) -> Result<Parsed, String
     })
 }
 
-fn check(first: u32, last: u32, step: u32, (min, max): (u32, u32)) -> Result<(), String> {
+fn check(first: u32, last: u32, step: u32, min: u32, max: u32) -> Result<(), String> {
     if first < min || last > max {
         return Err(format!("must be from {min} to {max}"));
     }
@@ -198,7 +199,7 @@ fn parse_h(within: &str, step: Option<&str>, field: Field, uid: &str) -> Result<
     let index = Field::ALL.iter().position(|other| *other == field).unwrap_or_default();
     let hash = fnv1a(uid.bytes().chain(u8::try_from(index)));
     let step = step.map(number).transpose()?;
-    check(first, last, step.unwrap_or(1), (min, max))?;
+    check(first, last, step.unwrap_or(1), min, max)?;
     let width = step.unwrap_or(u32::MAX).min(last - first + 1);
     let start = first + u32::try_from(hash % u64::from(width)).unwrap_or_default();
     Ok(Parsed {

@@ -66,7 +66,7 @@ fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<Worker
         }) => {
             let enabled = enabled(&controllers.controllers)?;
             let leases = leader_election::leases(election, known, &run::with_issuer(enabled.clone(), secret))?;
-            let roles = manifests::rbac(&enabled, account, election, &leases, (secret, *install_crds));
+            let roles = manifests::rbac(&enabled, account, election, &leases, secret, *install_crds);
             print(&roles.map_err(Error::Manifest)?)
         }
         Some(Command::Fence {

@@ -123,7 +123,8 @@ pub(crate) fn rbac(
     account: &Account,
     election: &portreeve_leader::Args,
     leases: &Leases,
-    (secret, install_crds): (&SecretArgs, bool),
+    secret: &SecretArgs,
+    install_crds: bool,
 ) -> Result<String, Error> {
     let leases = leases.iter().map(|(lease, _)| &**lease);
     let options = rbac::RoleOptions {
@@ -231,9 +232,7 @@ pub(crate) fn list(known: &[Descriptor]) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use expect_test::{expect, expect_file};
-    use kube::CustomResourceExt;
-    use portreeve_api::{CronTab, CronTabPolicy, Foo};
+    use expect_test::expect;
 
     use super::*;
     use portreeve_cli::CONTROLLERS;
@@ -250,25 +249,5 @@ mod tests {
         "]]
         .assert_eq(&table(CONTROLLERS));
         assert_eq!(list(CONTROLLERS)[2]["name"], "foo-controller");
-    }
-
-    /// `make update` runs this test to write the files.
-    #[test]
-    fn crds_are_generated_from_the_types() {
-        let generated = [
-            (
-                "crontab-controller",
-                vec![json!(CronTab::crd()), json!(CronTabPolicy::crd())],
-            ),
-            ("foo-controller", vec![json!(Foo::crd())]),
-        ];
-        let with_crds = CONTROLLERS.iter().filter(|controller| !controller.crds.is_empty());
-        let names: Vec<_> = with_crds.clone().map(|controller| controller.name).collect();
-        assert_eq!(names, generated.each_ref().map(|(controller, _)| *controller));
-        for (controller, (name, definitions)) in with_crds.zip(generated) {
-            let expected = yaml(&definitions).unwrap();
-            expect_file![format!("../../../deploy/crds/{name}.yaml")].assert_eq(&expected);
-            assert_eq!(crds(&[*controller]), expected);
-        }
     }
 }

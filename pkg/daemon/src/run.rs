@@ -145,9 +145,13 @@ async fn run_with(
     let credentials = connection.clone();
     let manager = Manager::new(connection, settings, groups, Arc::clone(&clock), &registry).map_err(Error::Manager)?;
     let close = Shutdown::new();
-    let routes = debug::routes(manager.pages()).merge(debug::about_the_process(&config));
-    let (serving, certificate) =
-        listeners.serve(&config.options, (&manager, routes), (&metrics, clock), (&close, &stop))?;
+    let content = serving::Content {
+        manager: &manager,
+        extra_routes: debug::routes(manager.pages()).merge(debug::about_the_process(&config)),
+        metrics: &metrics,
+        clock,
+    };
+    let (serving, certificate) = listeners.serve(&config.options, content, &close, &stop)?;
     let following = serving::follow_secret(certificate, &credentials).map_err(Error::Connection)?;
     let result = tokio::select! {
         result = manager.run(&config.flags, stop) => result.map_err(Error::Manager),

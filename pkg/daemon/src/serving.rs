@@ -44,33 +44,46 @@ pub(crate) async fn bind(options: &Options, metrics: &Metrics, enabled: &[Descri
     Ok(Listeners { https, webhooks })
 }
 
+/// What the listeners serve.
+pub(crate) struct Content<'a> {
+    pub(crate) manager: &'a Manager,
+    /// Routes beside those of health and metrics.
+    pub(crate) extra_routes: Router,
+    pub(crate) metrics: &'a Metrics,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
 impl Listeners {
     /// Serves until `close` is requested, and webhooks until some time after `stop` is requested.
     /// Requests `stop` when a listener ends. Also returns the certificate of `--tls-secret`.
     pub(crate) fn serve(
         mut self,
         options: &Options,
-        (manager, routes): (&Manager, Router),
-        (metrics, clock): (&Metrics, Arc<dyn Clock>),
-        (close, stop): (&Shutdown, &Shutdown),
+        content: Content<'_>,
+        close: &Shutdown,
+        stop: &Shutdown,
     ) -> Result<(Serving, Option<Arc<SecretCertificate>>), Error> {
+        let Content {
+            manager,
+            extra_routes,
+            metrics,
+            clock,
+        } = content;
         let certificate = self.secret_certificate(options, metrics, &clock);
         let mut serving = JoinSet::new();
-        if let Some(listener) = self.https {
-            let health = health(manager.health(), certificate.as_ref());
-            serve(
-                listener,
-                health,
-                routes,
-                metrics.serving.clone(),
-                &mut serving,
-                (close, stop),
-            )?;
+        if let Some((server, access)) = self.https {
+            let endpoints = HttpEndpoints {
+                access: Arc::new(access),
+                health: health(manager.health(), certificate.as_ref()),
+                metrics: metrics.serving.clone(),
+                extra_routes,
+            };
+            serve(server, endpoints, &mut serving, close, stop)?;
         }
         if let Some(listener) = self.webhooks {
             let delay = options.webhook.webhook_shutdown_delay;
             let informers = manager.informers();
-            serving.spawn(listener.serve(&informers, metrics, (certificate.as_ref(), clock), (stop, delay))?);
+            serving.spawn(listener.serve(&informers, metrics, certificate.as_ref(), clock, stop, delay)?);
         }
         Ok((serving, certificate))
     }
@@ -121,21 +134,14 @@ pub(crate) fn follow_secret(
     })
 }
 
-/// Serves health, metrics and the other routes in a task of `serving`.
+/// Serves these endpoints in a task of `serving`.
 fn serve(
-    (server, access): (Server, DelegatedAccess),
-    health: HealthCheckers,
-    extra_routes: Router,
-    metrics: portreeve_serving::Metrics,
+    server: Server,
+    endpoints: HttpEndpoints,
     serving: &mut Serving,
-    (close, stop): (&Shutdown, &Shutdown),
+    close: &Shutdown,
+    stop: &Shutdown,
 ) -> Result<(), Error> {
-    let endpoints = HttpEndpoints {
-        access: Arc::new(access),
-        health,
-        metrics,
-        extra_routes,
-    };
     let listener = server.spawn("secure", endpoints, &close.token());
     let mut listener = listener.map_err(Error::Serving)?;
     let stop = stop.clone();

@@ -50,8 +50,7 @@ pub(crate) async fn bind(options: &Options, enabled: &[Descriptor]) -> Result<Op
     let open = if ca.is_some() { READYZ } else { "/*" };
     let allowed: AllowedPaths = open.parse().map_err(Error::AllowedPath)?;
     let webhooks = declared(enabled).map_err(Error::Webhooks)?;
-    let port = (args.webhook_port, PORT_FLAG);
-    let server = Server::bind_port(port, allowed, LIMITS, &options.serving);
+    let server = Server::bind_port(args.webhook_port, PORT_FLAG, allowed, LIMITS, &options.serving);
     let Some(server) = server.map_err(Error::ServingWebhooks)? else {
         if args.is_delay_ignored() {
             tracing::warn!("ignoring --webhook-shutdown-delay, because --webhook-port is 0");
@@ -91,8 +90,10 @@ impl Listener {
         self,
         informers: &Factory,
         metrics: &Metrics,
-        (certificate, clock): (Option<&Arc<SecretCertificate>>, Arc<dyn Clock>),
-        (stop, delay): (&Shutdown, Duration),
+        certificate: Option<&Arc<SecretCertificate>>,
+        clock: Arc<dyn Clock>,
+        stop: &Shutdown,
+        delay: Duration,
     ) -> Result<impl Future<Output = Result<(), Error>> + use<>, Error> {
         let routes = Routes {
             parameters: parameters(&self.webhooks, informers),

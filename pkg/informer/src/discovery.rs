@@ -45,7 +45,7 @@ use crate::{
     StatusReporter, Watch, WatchFailure,
     backoff::{Backoff, with_jitter},
     factory::SharedWatches,
-    shared_watch::Reader,
+    shared_watch::Attachment,
 };
 
 const SERVICES: Resource = Resource::cluster("apiregistration.k8s.io", "v1", "APIService", "apiservices");
@@ -173,8 +173,8 @@ struct DiscoveryLoop {
     client: DiscoveryClient,
     shared: Arc<Shared>,
     /// The readers whose events trigger discovery.
-    crds: Reader,
-    services: Reader,
+    crds: Attachment,
+    services: Attachment,
     tx: watch::Sender<Option<Arc<ServedResources>>>,
     outage: Outage,
     backoff: Backoff,

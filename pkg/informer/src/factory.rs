@@ -18,9 +18,9 @@ use tracing::Instrument;
 use crate::{
     Change, Event, MetadataOnly, Projection, Report, Store, Watch,
     informer::{Core, Handle, Informer},
-    readers::{AttachedReader, ModelState, Sink},
+    readers::{ModelState, Reader, Sink},
     reflect::{ReflectorConfig, reflect},
-    shared_watch::{Reader, SharedWatch},
+    shared_watch::{Attachment, SharedWatch},
 };
 
 /// The configuration of all informers of a factory.
@@ -82,7 +82,7 @@ struct Inner {
     /// Counts the loops.
     loops: Arc<()>,
     /// The reader of CustomResourceDefinitions. It holds no reference to this struct.
-    crds: OnceLock<Reader>,
+    crds: OnceLock<Attachment>,
 }
 
 impl Factory {
@@ -106,10 +106,10 @@ impl Factory {
             inner: Arc::downgrade(&inner),
             stored: Store::default(),
         };
-        let attached = AttachedReader::required(crds, ModelState::default);
-        let reader = inner.attach(&inner.shared_watch(Watch::all(CRDS)), attached);
+        let reader = Reader::required(crds, ModelState::default);
+        let attachment = inner.attach(&inner.shared_watch(Watch::all(CRDS)), reader);
         // The cell is still empty: only this function sets it.
-        inner.crds.set(reader).ok();
+        inner.crds.set(attachment).ok();
         Self(inner)
     }
 
@@ -176,9 +176,8 @@ impl SharedWatches {
     ///
     /// [`Factory::reports`] does not mention a watch that has only such readers, and the loop does
     /// not warn when the resource is not served.
-    pub fn attach<S: Sink>(&self, watch: Watch, sink: S) -> Reader {
-        self.0
-            .attach(&self.0.shared_watch(watch), AttachedReader::optional(sink))
+    pub fn attach<S: Sink>(&self, watch: Watch, sink: S) -> Attachment {
+        self.0.attach(&self.0.shared_watch(watch), Reader::optional(sink))
     }
 
     /// Returns the resources of which an informer reads all objects, each in the version that it
@@ -192,7 +191,7 @@ impl SharedWatches {
         self.resources_of(|informers| informers.iter().all(|informer| informer.is_synced()))
     }
 
-    fn resources_of(&self, accepts: impl Fn(&[Arc<AttachedReader>]) -> bool) -> Vec<Resource> {
+    fn resources_of(&self, accepts: impl Fn(&[Arc<Reader>]) -> bool) -> Vec<Resource> {
         let watches = self.0.live_watches().into_iter();
         watches
             .filter(|shared| {
@@ -235,8 +234,8 @@ impl Inner {
     }
 
     /// Attaches a reader, and starts the loop of the watch if this is its first reader.
-    fn attach(&self, shared: &Arc<SharedWatch>, attached: Arc<AttachedReader>) -> Reader {
-        let reader = Reader::new(Arc::clone(shared), attached);
+    fn attach(&self, shared: &Arc<SharedWatch>, reader: Arc<Reader>) -> Attachment {
+        let attachment = Attachment::new(Arc::clone(shared), reader);
         if shared.claim_start() {
             let config = ReflectorConfig {
                 client: self.client.clone(),
@@ -256,7 +255,7 @@ impl Inner {
             self.tasks
                 .spawn(shared.stopped.clone().run_until_cancelled_owned(reflector));
         }
-        reader
+        attachment
     }
 
     fn start<T: Projection>(&self, shared: &Arc<SharedWatch>) -> Arc<Handle<T>> {
@@ -275,7 +274,7 @@ impl Inner {
             }
         });
         Arc::new(Handle {
-            reader: self.attach(shared, AttachedReader::required(Arc::clone(&core), inspect)),
+            attachment: self.attach(shared, Reader::required(Arc::clone(&core), inspect)),
             _task_guard: task_guard,
             core,
         })

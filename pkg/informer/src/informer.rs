@@ -25,7 +25,7 @@ use crate::{
     Cause, Change, Delta, Event, Projection, StatusReporter, Store, WatchFailure,
     backoff::Backoff,
     readers::{ModelState, Sink},
-    shared_watch::{Reader, SharedWatch},
+    shared_watch::{Attachment, SharedWatch},
 };
 
 type Handler<T> = Arc<dyn Fn(&Delta<T>) + Send + Sync>;
@@ -42,7 +42,7 @@ impl<T> Clone for Informer<T> {
 /// The shared part of all clones. When it is dropped, the informer no longer reads its watch.
 pub(crate) struct Handle<T> {
     pub(crate) core: Arc<Core<T>>,
-    pub(crate) reader: Reader,
+    pub(crate) attachment: Attachment,
     /// Ends the task of resyncs and redeliveries.
     pub(crate) _task_guard: DropGuard,
 }
@@ -191,7 +191,7 @@ impl<T: Projection> Cache for Informer<T> {
     }
 
     fn relist(&self) {
-        self.0.reader.relist();
+        self.0.attachment.relist();
     }
 }
 

@@ -47,6 +47,6 @@ pub use readers::Sink;
 pub use reconnects::Reconnects;
 use report::StatusReporter;
 pub use report::{Report, WatchFailure};
-pub use shared_watch::{Reader, ReaderStatus};
+pub use shared_watch::{Attachment, AttachmentStatus};
 pub use store::{Cause, Change, Delta, Event, IndexFn, Store};
 pub use watch::Watch;

@@ -95,7 +95,7 @@ pub(crate) struct ModelState {
 type Inspect = Box<dyn Fn() -> ModelState + Send + Sync>;
 
 /// A reader that is attached to the watch.
-pub(crate) struct AttachedReader {
+pub(crate) struct Reader {
     /// `None` once the reader is detached.
     sink: Mutex<Option<Box<dyn RawSink>>>,
     is_metadata_only: bool,
@@ -114,7 +114,7 @@ pub(crate) struct AttachedReader {
     failing_since: Mutex<Option<Instant>>,
 }
 
-impl AttachedReader {
+impl Reader {
     /// Creates a reader whose resource must be served.
     pub(crate) fn required<S: Sink>(sink: S, inspect: impl Fn() -> ModelState + Send + Sync + 'static) -> Arc<Self> {
         Self::new(sink, Some(Box::new(inspect)))
@@ -218,23 +218,23 @@ impl AttachedReader {
 /// The readers of one watch, shared by its loop and those who attach readers.
 #[derive(Default)]
 pub(crate) struct Readers {
-    readers: Mutex<Vec<Arc<AttachedReader>>>,
+    readers: Mutex<Vec<Arc<Reader>>>,
     /// Notified when a reader is attached, or requests a list.
     attached: Notify,
 }
 
 impl Readers {
-    pub(crate) fn attach(&self, reader: Arc<AttachedReader>) {
+    pub(crate) fn attach(&self, reader: Arc<Reader>) {
         self.readers.lock().push(reader);
         self.attached.notify_one();
     }
 
-    pub(crate) fn remove(&self, reader: &Arc<AttachedReader>) {
+    pub(crate) fn remove(&self, reader: &Arc<Reader>) {
         self.readers.lock().retain(|known| !Arc::ptr_eq(known, reader));
     }
 
     /// Makes the loop list again.
-    pub(crate) fn request_list(&self, reader: &AttachedReader) {
+    pub(crate) fn request_list(&self, reader: &Reader) {
         reader.is_listed.store(false, Ordering::Relaxed);
         self.attached.notify_one();
     }
@@ -247,7 +247,7 @@ impl Readers {
     }
 
     /// Returns the readers whose resource must be served.
-    pub(crate) fn required(&self) -> Vec<Arc<AttachedReader>> {
+    pub(crate) fn required(&self) -> Vec<Arc<Reader>> {
         let readers = self.readers.lock();
         readers.iter().filter(|reader| reader.is_required()).cloned().collect()
     }
@@ -260,20 +260,20 @@ impl Readers {
         waiting.any(|reader| !reader.has_panicked())
     }
 
-    fn all(&self) -> Vec<Arc<AttachedReader>> {
+    fn all(&self) -> Vec<Arc<Reader>> {
         self.readers.lock().clone()
     }
 }
 
 /// The readers that take part in the current list and in the watches that follow it.
-pub(crate) struct ActiveReaders {
+pub(crate) struct Participants {
     attached: Arc<Readers>,
-    readers: Vec<Arc<AttachedReader>>,
+    readers: Vec<Arc<Reader>>,
     /// Whether the current list or watch contains only metadata.
     is_metadata_only: bool,
 }
 
-impl ActiveReaders {
+impl Participants {
     pub(crate) fn new(attached: Arc<Readers>) -> Self {
         Self {
             attached,

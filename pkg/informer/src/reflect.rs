@@ -35,7 +35,7 @@ use crate::{
     WatchFailure,
     backoff::{Backoff, with_jitter},
     protocol::{self, Lines, Page, RawEvent, WatchMessage},
-    readers::{ActiveReaders, Readers},
+    readers::{Participants, Readers},
     reconnects::{RelistReason, RestartReason},
     watch::Query,
     watch_trust::{End, NextRequest, WatchTrust},
@@ -65,7 +65,7 @@ pub(crate) fn reflect(config: ReflectorConfig, readers: Arc<Readers>) -> impl Fu
         probed: Arc::default(),
         trust: WatchTrust::new(config.idle_timeout, Instant::now()),
         term,
-        active: ActiveReaders::new(Arc::clone(&readers)),
+        active: Participants::new(Arc::clone(&readers)),
         readers,
         config,
     };
@@ -95,7 +95,7 @@ async fn next_term(terms: &mut watch::Receiver<u64>) {
 struct Reflector {
     config: ReflectorConfig,
     readers: Arc<Readers>,
-    active: ActiveReaders,
+    active: Participants,
     backoff: Backoff,
     /// The number of objects in the next page.
     page_size: u32,

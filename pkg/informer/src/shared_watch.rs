@@ -17,7 +17,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
     Report, StatusReporter, Watch, WatchFailure,
-    readers::{AttachedReader, Readers},
+    readers::{Reader, Readers},
 };
 
 /// The state that a loop shares with its readers. The loop ends when the last reader is dropped.
@@ -70,10 +70,10 @@ impl SharedWatch {
         !self.has_loop.swap(true, Ordering::Relaxed)
     }
 
-    fn status_of(&self, attached: &Arc<AttachedReader>) -> ReaderStatus {
-        ReaderStatus {
+    fn status_of(&self, reader: &Arc<Reader>) -> AttachmentStatus {
+        AttachmentStatus {
             reporter: self.reporter.clone(),
-            attached: Arc::clone(attached),
+            reader: Arc::clone(reader),
         }
     }
 
@@ -87,8 +87,8 @@ impl SharedWatch {
             resource: self.watch.resource.clone(),
             synced: required.iter().all(|reader| reader.is_synced()),
             // `None`, which means no contact, is the smallest.
-            last_contact: statuses.iter().map(ReaderStatus::last_contact).min()?,
-            failure: statuses.iter().find_map(ReaderStatus::failure),
+            last_contact: statuses.iter().map(AttachmentStatus::last_contact).min()?,
+            failure: statuses.iter().find_map(AttachmentStatus::failure),
             conversion: status.conversion,
             undecodable: Vec::new(),
             objects: 0,
@@ -109,30 +109,26 @@ impl SharedWatch {
     }
 }
 
-/// A reader of a watch, which receives its events until it is dropped.
-#[must_use = "the reader receives nothing after it is dropped"]
-pub struct Reader {
+/// A reader's attachment to a watch. The reader receives events until this is dropped.
+#[must_use = "the reader receives nothing after this is dropped"]
+pub struct Attachment {
     shared: Arc<SharedWatch>,
-    attached: Arc<AttachedReader>,
+    reader: Arc<Reader>,
 }
 
 /// The status of a reader. Cheap to clone.
 #[derive(Clone)]
-pub struct ReaderStatus {
+pub struct AttachmentStatus {
     reporter: StatusReporter,
-    attached: Arc<AttachedReader>,
+    reader: Arc<Reader>,
 }
 
-impl ReaderStatus {
+impl AttachmentStatus {
     /// Returns when the apiserver last responded to the watch or sent data on it, or when the
     /// reader's sink panicked, if that was earlier.
     pub fn last_contact(&self) -> Option<Instant> {
         let contact = self.reporter.last_contact()?;
-        Some(
-            self.attached
-                .failing_since()
-                .map_or(contact, |since| since.min(contact)),
-        )
+        Some(self.reader.failing_since().map_or(contact, |since| since.min(contact)))
     }
 
     /// Returns the current failure, or `None` while the watch makes progress.
@@ -143,26 +139,26 @@ impl ReaderStatus {
         };
         self.reporter
             .failure()
-            .or_else(|| self.attached.failing_since().map(|_| panicked()))
+            .or_else(|| self.reader.failing_since().map(|_| panicked()))
     }
 }
 
-impl Reader {
+impl Attachment {
     /// Attaches a reader to the watch.
-    pub(crate) fn new(shared: Arc<SharedWatch>, attached: Arc<AttachedReader>) -> Self {
-        if attached.is_required() {
+    pub(crate) fn new(shared: Arc<SharedWatch>, reader: Arc<Reader>) -> Self {
+        if reader.is_required() {
             shared.reporter.measure_processing();
         }
-        shared.readers.attach(Arc::clone(&attached));
-        let reader = Self { shared, attached };
+        shared.readers.attach(Arc::clone(&reader));
+        let attachment = Self { shared, reader };
         // The resource may be served by now.
-        reader.wake();
-        reader
+        attachment.wake();
+        attachment
     }
 
     /// Returns the status of the reader.
-    pub fn status(&self) -> ReaderStatus {
-        self.shared.status_of(&self.attached)
+    pub fn status(&self) -> AttachmentStatus {
+        self.shared.status_of(&self.reader)
     }
 
     /// Retries at once if the loop waits for its resource to be served. Call it when discovery
@@ -174,30 +170,30 @@ impl Reader {
     /// Makes the watch list again, for all its readers. Call it when the reader's model may lack
     /// changes.
     pub fn relist(&self) {
-        self.shared.readers.request_list(&self.attached);
+        self.shared.readers.request_list(&self.reader);
     }
 
     /// Detaches the reader. When this returns, the sink is dropped and receives no further event.
     /// Must not be called from the sink, which would deadlock; the sink may drop the reader.
     pub fn detach(&self) {
         self.leave();
-        self.attached.wait_until_idle();
+        self.reader.wait_until_idle();
     }
 
     fn leave(&self) {
-        self.shared.readers.remove(&self.attached);
-        self.attached.detach();
+        self.shared.readers.remove(&self.reader);
+        self.reader.detach();
     }
 }
 
-impl Drop for Reader {
+impl Drop for Attachment {
     fn drop(&mut self) {
         self.leave();
     }
 }
 
-impl fmt::Debug for Reader {
+impl fmt::Debug for Attachment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Reader").field(&self.shared.watch).finish()
+        f.debug_tuple("Attachment").field(&self.shared.watch).finish()
     }
 }

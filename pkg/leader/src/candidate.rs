@@ -100,10 +100,10 @@ impl Candidate {
         self.metrics
             .watch_renewals(&self.name, &self.shared, Shared::renewal_age);
         let pause = self.times.retry_period;
-        let key = (&*self.namespace, &*self.name);
+        let (client, access) = (self.client.clone(), &self.shared.access);
         tokio::select! {
             () = follow(leases, self.name.clone(), cache, &lease_changed, pause) => {}
-            never = review_access(self.client.clone(), key, &self.shared.access, pause) => match never {},
+            never = review_access(client, &self.namespace, &self.name, access, pause) => match never {},
             () = candidate_loop.run() => {}
             () = self.worker.wait_until_stuck() => candidate_loop.give_up(),
         }

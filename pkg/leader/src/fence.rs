@@ -1,5 +1,12 @@
 //! The check before every write of a replica: it lets writes pass while the replica holds the
 //! Lease.
+//!
+//! This module is the home of the fence. Elsewhere are:
+//!
+//! - the place in the client where every write passes: `pkg/client/src/fence.rs`;
+//! - the second fence, in the apiserver: `pkg/daemon/src/manifests/fence.rs`, which prints its
+//!   policy from the descriptors, and `fence_anchor.rs`, which keeps the apiserver's watch alive;
+//! - the check whether the second fence rejects a leader: `pkg/reconcile/src/fence_monitor.rs`.
 
 use std::{
     sync::{

@@ -23,7 +23,8 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// that is starting denies everything until it has read the roles.
 pub(crate) async fn review_access(
     client: Client,
-    (namespace, name): (&str, &str),
+    namespace: &str,
+    name: &str,
     access: &Mutex<LeaseAccess>,
     pause: Duration,
 ) -> Infallible {

@@ -77,7 +77,8 @@ impl RunningController {
     async fn run(
         self,
         installer: Option<Installer>,
-        (installing, delay): (InstallProgress, Duration),
+        installing: InstallProgress,
+        delay: Duration,
         stop: Shutdown,
     ) -> ControllerExit {
         let name = self.name;
@@ -247,8 +248,7 @@ impl RunningGroup {
                 crds: controller.crds,
                 progress: self.installing.clone(),
             });
-            let start = (self.installing.clone(), delay);
-            tasks.spawn(controller.run(installer, start, stop.child()));
+            tasks.spawn(controller.run(installer, self.installing.clone(), delay, stop.child()));
             delay += self.start_interval.mul_f64(1.0 + fastrand::f64());
         }
         let lease = self.election.as_ref().map(Election::version_decreases);

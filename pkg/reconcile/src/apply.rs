@@ -129,7 +129,7 @@ impl Applier {
         match effect {
             Effect::RequireAbsent { uid, controller, .. } => {
                 let answer = self.client.request::<Identified>(request).await;
-                return check_absence(effect, (uid, controller), answer);
+                return check_absence(effect, uid, controller, answer);
             }
             Effect::RequirePresent { uid, .. } => {
                 let answer = self.client.request::<Identified>(request).await;
@@ -248,11 +248,7 @@ fn no_object(effect: &Effect) -> Applied {
     }
 }
 
-fn check_absence(
-    effect: &Effect,
-    (uid, controller): (&str, &str),
-    answer: kube::Result<Identified>,
-) -> Option<Applied> {
+fn check_absence(effect: &Effect, uid: &str, controller: &str, answer: kube::Result<Identified>) -> Option<Applied> {
     let is_it = |found: &Metadata| {
         let owner = found.controller();
         *found.uid == *uid && owner.is_some_and(|owner| *owner.uid == *controller)

@@ -1,9 +1,31 @@
 //! The controller framework: what a controller provides, and what the framework does for it.
 //!
 //! A controller consists of a [`Descriptor`] and usually a [`Reconciler`]. Its `observe` method
-//! reads caches and its `decide` method returns a [`Plan`]; both are sync. This crate provides the
-//! rest. [`KeyedController`] runs workers on a queue. The [`Applier`] turns effects into requests
-//! with preconditions, field manager and timeouts, and handles events, metrics and dry runs.
+//! collects what a decision depends on, and its `decide` method returns a [`Plan`]; both are sync.
+//! This crate provides the rest. [`KeyedController`] runs workers on a queue. The [`Applier`] turns
+//! effects into requests with preconditions, field manager and timeouts, and handles events,
+//! metrics and dry runs.
+//!
+//! # Failure pacing
+//!
+//! Five layers slow down what fails. Each limits what the others do not:
+//!
+//! - The backoff of a key (`portreeve_workqueue`) limits how often one object is retried. Without
+//!   it, one broken object keeps a worker busy.
+//! - The retry budget of a controller, which namespaces share fairly (`RetryBudget`), limits how
+//!   many retries all objects have together. Without it, a thousand objects that a quota rejects
+//!   use up the client's rate, and one tenant's delay everybody else's.
+//! - Charges for reports limit the requests of one failed run: a status patch and an event cost a
+//!   token each. Without them, a failure causes three requests for one token.
+//! - The end of an outage ends the backoffs that the outage has caused (`retry_after_outages`).
+//!   Without it, the first write afterwards comes up to 30 s late.
+//! - Own writes (`runner/own_writes.rs`): the watch event of the own status patch starts no run.
+//!   Without this, a report is followed at once by a retry without backoff and token, which may
+//!   report again.
+//!
+//! A report has two costs: its request, and the run that its watch event would start. So charges
+//! cannot replace the suppression of own writes: that run would not wait for a token, because an
+//! event from the watch needs none.
 //!
 //! Architecture Invariant: only the applier sends a keyed controller's mutating requests, and all
 //! of them pass the client's fence.

@@ -12,7 +12,9 @@ pub trait Reconciler: Send + Sync + 'static {
     /// The observed state that a decision is based on.
     type Observed: Send + Sync;
 
-    /// Reads caches. Returns `None` if there is nothing to decide on. Sync, so it cannot do I/O.
+    /// Collects everything that a decision depends on: objects in caches, and what only this
+    /// process has, such as what the controller remembers, a monotonic clock, or fresh keys.
+    /// Returns `None` if there is nothing to decide on. Sync, so it cannot do I/O.
     fn observe(&self, key: &ObjectKey) -> Option<Self::Observed>;
 
     /// Decides what to do. Pure: the same input and time give the same plan. After the plan was

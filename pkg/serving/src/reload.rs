@@ -26,7 +26,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(5);
 pub(crate) async fn reload_certificate(
     listener: &str,
     mut current: Loaded,
-    (sink, config): (&CertificateSink, &watch::Sender<Arc<ServerConfig>>),
+    sink: &CertificateSink,
+    config: &watch::Sender<Arc<ServerConfig>>,
     metrics: &Metrics,
 ) -> Infallible {
     let mut replaced = sink.subscribe();

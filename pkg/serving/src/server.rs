@@ -122,7 +122,8 @@ impl Server {
     /// Returns an error when the certificate cannot be used or the address cannot be bound.
     /// `port_flag` names the port in the latter.
     pub fn bind_port(
-        (port, port_flag): (u16, &'static str),
+        port: u16,
+        port_flag: &'static str,
         allowed: AllowedPaths,
         limits: PortLimits,
         args: &Args,
@@ -241,7 +242,7 @@ impl Server {
                 connections.open(stream, peer);
             }
         };
-        let reloading = reload_certificate(name, loaded, (&sink, &config), &metrics);
+        let reloading = reload_certificate(name, loaded, &sink, &config, &metrics);
         let result = tokio::select! {
             () = stop.cancelled() => Ok(()),
             () = accepting => Ok(()),

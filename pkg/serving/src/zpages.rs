@@ -65,7 +65,7 @@ impl ZPages {
         }
         if let Some(paths) = paths {
             let page = async move |headers: HeaderMap| {
-                let status = Status::of(started, (version, rust_version), &paths);
+                let status = Status::of(started, version, rust_version, &paths);
                 respond(&headers, "Statusz", component, || status.lines(), || status.fields())
             };
             routes = routes.route("/statusz", get(page));
@@ -144,11 +144,7 @@ struct Status<'a> {
 }
 
 impl<'a> Status<'a> {
-    fn of(
-        started: SystemTime,
-        (version, rust_version): (&'static str, &'static str),
-        paths: &'a [&'static str],
-    ) -> Self {
+    fn of(started: SystemTime, version: &'static str, rust_version: &'static str, paths: &'a [&'static str]) -> Self {
         Self {
             started: Timestamp::try_from(started).unwrap_or_default(),
             uptime_seconds: started.elapsed().unwrap_or_default().as_secs(),

@@ -5,6 +5,17 @@
 //! apiserver's requests, calls the functions and writes the responses ([`Routes`]). The daemon
 //! serves the routes on a port of their own, in every replica.
 //!
+//! This crate is the home of admission and of conversion between versions. Elsewhere are:
+//!
+//! - what a descriptor declares: `pkg/reconcile/src/admission.rs`;
+//! - what needs the command line: the listener and the printed configurations, in
+//!   `pkg/daemon/src/webhooks.rs` and `manifests/webhooks.rs`;
+//! - validation without a server: `cmd/kubectl-portreeve/src/validate/webhooks.rs`;
+//! - the conversion of CronTabs: `controllers/crontab/src/conversion.rs`;
+//! - the probe of a definition's conversion, in the loop that follows the definition:
+//!   `pkg/informer/src/reflect/conversion.rs`;
+//! - serving a version and withdrawing it: `cmd/kubectl-portreeve/src/migration/conversion.rs`.
+//!
 //! Architecture Invariant: only `review.rs` knows `AdmissionReview`, and only `conversion.rs` knows
 //! `ConversionReview`. Both are pure.
 //! Architecture Invariant: a request has a time limit. The memory of all bodies and responses

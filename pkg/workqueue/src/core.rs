@@ -247,7 +247,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
         self.tracker.done(item.ticket, now);
         let first = self.waiting.next_time();
         let has_released = item.has_token && self.end_retry(&key, outcome, now);
-        let mut wake = self.place_again(key, item, (outcome, again), jitter, now);
+        let mut wake = self.place_again(key, item, outcome, again, jitter, now);
         let is_earlier = |next| first.is_none_or(|first| next < first);
         if has_released || self.waiting.next_time().is_some_and(is_earlier) {
             wake = Wake::All;
@@ -280,7 +280,8 @@ impl<K: Clone + Eq + Hash> Core<K> {
         &mut self,
         key: K,
         ended: Item,
-        (outcome, again): (Outcome, Option<Due>),
+        outcome: Outcome,
+        again: Option<Due>,
         jitter: f64,
         now: Instant,
     ) -> Wake {
@@ -298,7 +299,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
         };
         let (item, wake) = match (outcome.failure(), due) {
             _ if self.closed => return self.drop_key(),
-            (Some(failure), again) => self.back_off(key.clone(), ended, (failure, again), jitter, now),
+            (Some(failure), again) => self.back_off(key.clone(), ended, failure, again, jitter, now),
             (None, Some(due)) => {
                 self.retried += u64::from(requested.is_some_and(|due| due.when > now));
                 self.waiting.place(key.clone(), due, 0, now)
@@ -314,7 +315,8 @@ impl<K: Clone + Eq + Hash> Core<K> {
         &mut self,
         key: K,
         failed: Item,
-        (failure, again): (Failure, Option<Due>),
+        failure: Failure,
+        again: Option<Due>,
         jitter: f64,
         now: Instant,
     ) -> (Item, Wake) {

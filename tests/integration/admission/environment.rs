@@ -11,7 +11,9 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
     core::Status,
 };
-use portreeve_api::{CRONTAB_POLICIES, CRONTABS, FOOS, Resource};
+use portreeve_api::Resource;
+use portreeve_crontab::api::{CRONTAB_POLICIES, CRONTABS};
+use portreeve_foo::api::FOOS;
 use portreeve_testing::{ControlPlane, Namespace, PooledPlane, eventually};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;

@@ -6,7 +6,7 @@ use kube::{
     api::{Patch, PatchParams, ValidationDirective},
     core::{ApiResource, DynamicObject},
 };
-use portreeve_api::CronTab;
+use portreeve_crontab::api::CronTab;
 use portreeve_testing::{Namespace, eventually};
 use serde_json::{Value, json};
 

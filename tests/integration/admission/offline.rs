@@ -174,8 +174,14 @@ fn warnings_of_webhooks_are_reported_and_are_no_errors() -> Result<()> {
 
 #[test]
 fn the_samples_are_valid_except_for_the_one_that_says_so() -> Result<()> {
-    for entry in std::fs::read_dir(root().join("deploy/samples"))? {
-        let path = entry?.path();
+    let controllers = std::fs::read_dir(root().join("controllers"))?.collect::<Result<Vec<_>, _>>()?;
+    let samples = controllers
+        .iter()
+        .filter_map(|controller| std::fs::read_dir(controller.path().join("samples")).ok());
+    let samples = samples.flatten().collect::<Result<Vec<_>, _>>()?;
+    ensure!(samples.len() > 5, "found only {samples:?}");
+    for sample in samples {
+        let path = sample.path();
         let output = Command::new(&*PLUGIN).arg("validate").arg(&path).output()?;
         let is_valid = !path.ends_with("crontab-invalid.yaml");
         ensure!(output.status.success() == is_valid, "{}: {output:?}", path.display());
@@ -211,7 +217,7 @@ fn v2_is_checked_by_its_definition_and_by_the_webhook() -> Result<()> {
 
 #[test]
 fn the_readme_shows_the_sample_of_v2() -> Result<()> {
-    let sample = include_str!("../../../deploy/samples/crontab.yaml");
+    let sample = include_str!("../../../controllers/crontab/samples/crontab.yaml");
     let start = sample.find("apiVersion: stable.example.com/v2").context("no v2")?;
     let readme = include_str!("../../../README.md");
     ensure!(

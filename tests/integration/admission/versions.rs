@@ -6,7 +6,7 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
-use portreeve_api::{CRONTABS, CRONTABS_V2};
+use portreeve_crontab::api::{CRONTABS, CRONTABS_V2};
 use portreeve_testing::{ControlPlane, Namespace, PooledPlane, eventually};
 use serde_json::{Value, json};
 

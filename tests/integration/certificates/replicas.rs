@@ -16,7 +16,7 @@ use futures::future::join_all;
 use http::{Request, StatusCode};
 use kube::{Client, client::Body};
 use parking_lot::Mutex;
-use portreeve_api::CRONTABS;
+use portreeve_crontab::api::CRONTABS;
 use portreeve_testing::{ControlPlane, PooledPlane, Signal, eventually, free_port};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde_json::{Value, json};

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use kube::{CustomResourceExt, api::PostParams};
-use portreeve_api::Foo;
+use portreeve_foo::api::Foo;
 use portreeve_testing::{CannedResponse, Fault, FaultProxy, Matcher, Repeat, eventually};
 use serde_json::json;
 

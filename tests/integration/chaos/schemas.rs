@@ -7,7 +7,8 @@ use kube::{
     Api, CustomResourceExt, Resource, ResourceExt,
     api::{ApiResource, DeleteParams, DynamicObject, PostParams},
 };
-use portreeve_api::{CRONTABS, CronTab, FOOS, Foo};
+use portreeve_crontab::api::{CRONTABS, CronTab};
+use portreeve_foo::api::{FOOS, Foo};
 use portreeve_testing::{Matcher, eventually};
 use serde_json::{Value, json};
 

@@ -2,7 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use http::StatusCode;
-use portreeve_api::{CRONTABS, CRONTABS_V2, Resource, V2_FIELDS};
+use portreeve_api::Resource;
+use portreeve_crontab::api::{CRONTABS, CRONTABS_V2, V2_FIELDS};
 use serde_json::{Value, json};
 
 use super::environment::with_either_storage;

@@ -1,7 +1,8 @@
 //! Control planes that store CronTabs in v1 and in v2, each with a daemon that converts them.
 
 use anyhow::{Context, Result};
-use portreeve_api::{CRONTABS, CRONTABS_V2, Resource};
+use portreeve_api::Resource;
+use portreeve_crontab::api::{CRONTABS, CRONTABS_V2};
 use portreeve_testing::{ControlPlane, PooledPlane};
 use serde_json::Value;
 use tokio::sync::OnceCell;

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use kube::CustomResourceExt;
-use portreeve_api::{CRONTABS, CRONTABS_V2, CronTab};
+use portreeve_crontab::api::{CRONTABS, CRONTABS_V2, CronTab};
 use portreeve_testing::{ControlPlane, eventually};
 use serde_json::{Value, json};
 

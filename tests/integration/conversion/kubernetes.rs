@@ -5,7 +5,8 @@
 use anyhow::{Result, ensure};
 use http::{Method, StatusCode};
 use kube::CustomResourceExt;
-use portreeve_api::{CRONTABS, CRONTABS_V2, CronTab, Resource};
+use portreeve_api::Resource;
+use portreeve_crontab::api::{CRONTABS, CRONTABS_V2, CronTab};
 use portreeve_testing::{ControlPlane, PooledPlane, eventually};
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! Reads and writes in the version that an object was not written in.
 
 use anyhow::{Result, ensure};
-use portreeve_api::{CRONTABS, CRONTABS_V2, V2_FIELDS};
+use portreeve_crontab::api::{CRONTABS, CRONTABS_V2, V2_FIELDS};
 use serde_json::{Value, json};
 
 use super::environment::{BOTH, content, with_either_storage};

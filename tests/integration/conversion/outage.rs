@@ -8,7 +8,8 @@ use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use kube::{Api, CustomResourceExt, ResourceExt, api::ListParams};
-use portreeve_api::{CRONTABS, CRONTABS_V2, CronTab, Resource};
+use portreeve_api::Resource;
+use portreeve_crontab::api::{CRONTABS, CRONTABS_V2, CronTab};
 use portreeve_testing::{ControlPlane, Namespace, PooledPlane, WebhookServer, eventually, free_port};
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! The status subresource in both versions.
 
 use anyhow::{Result, ensure};
-use portreeve_api::{CRONTABS, CRONTABS_V2};
+use portreeve_crontab::api::{CRONTABS, CRONTABS_V2};
 use serde_json::json;
 
 use super::{

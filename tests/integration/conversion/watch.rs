@@ -8,7 +8,8 @@ use kube::{
     Api,
     api::{ApiResource, DynamicObject, WatchEvent, WatchParams},
 };
-use portreeve_api::{CRONTABS, CRONTABS_V2, Resource};
+use portreeve_api::Resource;
+use portreeve_crontab::api::{CRONTABS, CRONTABS_V2};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 

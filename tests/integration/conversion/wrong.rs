@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use http::{Method, StatusCode};
 use kube::CustomResourceExt;
-use portreeve_api::{CRONTABS, CRONTABS_V2, CronTab};
+use portreeve_crontab::api::{CRONTABS, CRONTABS_V2, CronTab};
 use portreeve_testing::{ControlPlane, WebhookServer, eventually};
 use serde_json::{Value, json};
 

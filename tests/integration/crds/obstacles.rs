@@ -11,7 +11,8 @@ use kube::{
     api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
     core::ApiResource,
 };
-use portreeve_api::{CronTab, Foo};
+use portreeve_crontab::api::CronTab;
+use portreeve_foo::api::Foo;
 use portreeve_testing::{ControlPlane, PooledPlane, eventually};
 use serde_json::{Value, json};
 

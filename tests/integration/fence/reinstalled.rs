@@ -7,7 +7,7 @@ use kube::{
     Api, CustomResourceExt,
     api::{DeleteParams, ListParams, PostParams},
 };
-use portreeve_api::Foo;
+use portreeve_foo::api::Foo;
 use portreeve_testing::{ControlPlane, eventually};
 
 use super::{UUID, environment::FenceEnvironment};

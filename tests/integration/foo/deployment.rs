@@ -6,7 +6,8 @@ use kube::{
     ResourceExt,
     api::{Patch, PatchParams},
 };
-use portreeve_api::{Foo, conditions::ConditionStatus};
+use portreeve_api::conditions::ConditionStatus;
+use portreeve_foo::api::Foo;
 use serde_json::{Value, json};
 
 use crate::fixtures::{
@@ -89,9 +90,9 @@ async fn one_replica_is_the_default() -> Result<()> {
 #[tokio::test]
 async fn the_samples_are_reconciled() -> Result<()> {
     let fixture = fixture("samples").await?;
-    let mut samples = manifests::documents(include_str!("../../../deploy/samples/foo.yaml"))?;
+    let mut samples = manifests::documents(include_str!("../../../controllers/foo/samples/foo.yaml"))?;
     samples.extend(manifests::documents(include_str!(
-        "../../../deploy/samples/foo-clash.yaml"
+        "../../../controllers/foo/samples/foo-clash.yaml"
     ))?);
     ensure!(samples.len() == 2, "{samples:?}");
     for mut sample in samples {

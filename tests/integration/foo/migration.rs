@@ -10,7 +10,8 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
     core::{ApiResource, DynamicObject},
 };
-use portreeve_api::{Foo, conditions::ConditionStatus};
+use portreeve_api::conditions::ConditionStatus;
+use portreeve_foo::api::Foo;
 use portreeve_testing::{ControlPlane, eventually};
 use serde_json::{Value, json};
 

@@ -9,10 +9,8 @@ use kube::{
     Api,
     api::{DeleteParams, PatchParams, PostParams},
 };
-use portreeve_api::{
-    Foo,
-    conditions::{self, Condition},
-};
+use portreeve_api::conditions::{self, Condition};
+use portreeve_foo::api::Foo;
 use portreeve_testing::eventually;
 use serde_json::json;
 

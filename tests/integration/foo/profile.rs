@@ -8,10 +8,8 @@ use kube::{
     ResourceExt,
     api::{DeleteParams, ListParams},
 };
-use portreeve_api::{
-    FOOS,
-    conditions::{self, ConditionStatus},
-};
+use portreeve_api::conditions::{self, ConditionStatus};
+use portreeve_foo::api::FOOS;
 use portreeve_testing::eventually;
 use serde_json::json;
 

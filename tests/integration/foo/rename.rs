@@ -5,10 +5,8 @@ use kube::{
     ResourceExt,
     api::{DeleteParams, ListParams},
 };
-use portreeve_api::{
-    Foo,
-    conditions::{self, Condition, ConditionStatus},
-};
+use portreeve_api::conditions::{self, Condition, ConditionStatus};
+use portreeve_foo::api::Foo;
 use serde_json::json;
 
 use super::deployment::{desired, owned};

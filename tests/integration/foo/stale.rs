@@ -9,7 +9,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::ResourceExt;
-use portreeve_api::{FOOS, Foo, ObjectKey, conditions::ConditionStatus};
+use portreeve_api::{ObjectKey, conditions::ConditionStatus};
+use portreeve_foo::api::{FOOS, Foo};
 use portreeve_metrics::Registry;
 use portreeve_reconcile::{
     Applied, Applier, ControllerMetrics, Effect, Events, FenceMonitor, Object, Plan, Propagation, SystemClock, Target,

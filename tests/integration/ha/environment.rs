@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::{coordination::v1::Lease, rbac::v1::PolicyRule};
 use kube::{Api, CustomResourceExt, api::PostParams};
-use portreeve_api::Foo;
+use portreeve_foo::api::Foo;
 use portreeve_testing::{ControlPlane, Namespace, PooledPlane, eventually};
 
 use crate::{

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use data_encoding::BASE64;
 use http::{Request, StatusCode};
 use kube::{Client, api::PatchParams, client::Body};
-use portreeve_api::CRONTABS;
+use portreeve_crontab::api::CRONTABS;
 use portreeve_testing::{Authority, ControlPlane, PooledPlane, Process, Signal, eventually, free_port};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde_json::{Value, json};

@@ -6,7 +6,8 @@ use kube::{
     Api,
     api::{PatchParams, PostParams},
 };
-use portreeve_api::{CRONTABS, CRONTABS_V2, Resource};
+use portreeve_api::Resource;
+use portreeve_crontab::api::{CRONTABS, CRONTABS_V2};
 use portreeve_testing::eventually;
 use serde_json::{Value, json};
 

@@ -12,7 +12,7 @@ use kube::{
     Api, ResourceExt,
     api::{ListParams, PatchParams},
 };
-use portreeve_api::{CRONTABS, CRONTABS_V2};
+use portreeve_crontab::api::{CRONTABS, CRONTABS_V2};
 use portreeve_testing::{ControlPlane, Namespace, eventually};
 use serde_json::{Value, json};
 

@@ -6,7 +6,9 @@ use kube::{
     Client, Config, CustomResourceExt,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use portreeve_api::{CRDS, CronTab, Foo};
+use portreeve_api::CRDS;
+use portreeve_crontab::api::CronTab;
+use portreeve_foo::api::Foo;
 use portreeve_testing::ControlPlane;
 use serde_json::json;
 

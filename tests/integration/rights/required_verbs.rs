@@ -14,8 +14,8 @@ use kube::{
     CustomResourceExt,
     api::{PatchParams, PostParams},
 };
-use portreeve_api::Foo;
 use portreeve_daemon::{Config, Error};
+use portreeve_foo::api::Foo;
 use portreeve_reconcile::Shutdown;
 use portreeve_testing::{ControlPlane, Namespace, PooledPlane, eventually, free_port};
 use serde_json::json;

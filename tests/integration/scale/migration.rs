@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
-use portreeve_api::{CRONTABS, CRONTABS_V2};
+use portreeve_crontab::api::{CRONTABS, CRONTABS_V2};
 use portreeve_testing::{ControlPlane, Process, Signal, eventually};
 use serde_json::{Value, json};
 use tokio::time::Instant;

@@ -14,7 +14,7 @@ use kube::{
     Api,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use portreeve_api::RUN_NOW;
+use portreeve_crontab::api::RUN_NOW;
 use portreeve_testing::{ControlPlane, PooledPlane, eventually};
 use serde_json::{Value, json};
 use tokio::{

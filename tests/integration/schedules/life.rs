@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt;
-use portreeve_api::RUN_NOW;
+use portreeve_crontab::api::RUN_NOW;
 use serde_json::json;
 
 use super::environment::ScheduleEnvironment;

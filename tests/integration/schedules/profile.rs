@@ -8,7 +8,7 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
-use portreeve_api::CRONTABS;
+use portreeve_crontab::api::CRONTABS;
 use portreeve_testing::{Namespace, eventually};
 use serde_json::json;
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use kube::{ResourceExt, api::PostParams};
-use portreeve_api::RUN_NOW;
+use portreeve_crontab::api::RUN_NOW;
 use serde_json::{Value, json};
 
 use super::environment::ScheduleEnvironment;

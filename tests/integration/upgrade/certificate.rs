@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use kube::api::DeleteParams;
-use portreeve_api::{CRONTABS, CRONTABS_V2};
+use portreeve_crontab::api::{CRONTABS, CRONTABS_V2};
 use portreeve_testing::{ControlPlane, free_port};
 use serde_json::json;
 

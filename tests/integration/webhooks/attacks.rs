@@ -8,7 +8,7 @@ use futures::future::join_all;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
-use portreeve_api::CRONTABS;
+use portreeve_crontab::api::CRONTABS;
 use portreeve_testing::{ControlPlane, eventually};
 use serde_json::{Value, json};
 

@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use http::{Request, StatusCode};
 use kube::client::Body;
-use portreeve_api::CRONTABS;
+use portreeve_crontab::api::CRONTABS;
 use portreeve_testing::{Authority, ControlPlane};
 use serde_json::json;
 

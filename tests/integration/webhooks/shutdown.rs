@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use http::StatusCode;
-use portreeve_api::CRONTABS;
+use portreeve_crontab::api::CRONTABS;
 use portreeve_testing::{ControlPlane, Signal, eventually};
 use serde_json::json;
 

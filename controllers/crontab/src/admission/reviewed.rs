@@ -6,14 +6,15 @@
 
 use std::collections::BTreeMap;
 
-use portreeve_api::{
-    CRONTABS_V2, DEFAULT_SCHEDULE, DstPolicyName, LazyObject, LazyValue, MAX_SCHEDULE_NAME, MAX_SCHEDULES, V2_FIELDS,
-};
+use portreeve_api::{LazyObject, LazyValue};
 use portreeve_cron::{DstPolicy, load_zone};
 use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::{Value, value::RawValue};
 
-use crate::conversion;
+use crate::{
+    api::{CRONTABS_V2, DEFAULT_SCHEDULE, DstPolicyName, MAX_SCHEDULE_NAME, MAX_SCHEDULES, V2_FIELDS},
+    conversion,
+};
 
 /// How much of a schedule that is none an error shows, in bytes.
 const LONGEST_SHOWN: usize = 256;

@@ -4,7 +4,9 @@
 
 use std::{borrow::Cow, collections::BTreeMap, mem};
 
-use portreeve_api::{LazyObject, LazyValue, V2_FIELDS};
+use portreeve_api::{LazyObject, LazyValue};
+
+use crate::api::V2_FIELDS;
 
 use super::{DROPPED, MAX_ANNOTATION_BYTES, v2_only::V2Only};
 

@@ -2,7 +2,7 @@
 //!
 //! Architecture Invariant: pure.
 
-use portreeve_api::DEFAULT_SCHEDULE;
+use crate::api::DEFAULT_SCHEDULE;
 
 /// The list of schedules, in the spec and the status of v2.
 pub(crate) const SCHEDULES: &str = "schedules";

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use portreeve_api::{DEFAULT_SCHEDULE, LazyObject, LazyValue};
+use portreeve_api::{LazyObject, LazyValue};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -14,7 +14,7 @@ use super::{
     leaves::{self, TooLong},
     places::take,
 };
-use crate::job_names::fnv1a;
+use crate::{api::DEFAULT_SCHEDULE, job_names::fnv1a};
 
 /// The prefix of the keys of markers.
 const MARKERS: &str = "v2.stable.example.com";

@@ -4,9 +4,11 @@
 
 use std::sync::Arc;
 
-use portreeve_api::{AnnotatedMetadata, CronTabV2Status, Metadata};
+use portreeve_api::{AnnotatedMetadata, Metadata};
 use portreeve_informer::Projection;
 use serde::{Deserialize, de::IgnoredAny};
+
+use crate::api::CronTabV2Status;
 
 use super::spec::{Spec, Version};
 

@@ -7,10 +7,7 @@
 
 use std::sync::Arc;
 
-use portreeve_api::{
-    AnnotatedMetadata, CRONTABS_V2, ConcurrencyPolicy, CronTabStatus, CronTabV2Status, DEFAULT_SCHEDULE, DstPolicyName,
-    LazyObject, ScheduleStatus,
-};
+use portreeve_api::{AnnotatedMetadata, LazyObject};
 use portreeve_informer::decode_part;
 use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::value::RawValue;
@@ -19,7 +16,12 @@ use super::{
     cached::{Annotations, CachedCronTab},
     spec::{DEFAULT, JobFields, ScheduleSpec, Spec, Template, Version},
 };
-use crate::conversion;
+use crate::{
+    api::{
+        CRONTABS_V2, ConcurrencyPolicy, CronTabStatus, CronTabV2Status, DEFAULT_SCHEDULE, DstPolicyName, ScheduleStatus,
+    },
+    conversion,
+};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -5,13 +5,14 @@
 use std::sync::{Arc, LazyLock};
 
 use jiff::{SignedDuration, tz::TimeZone};
-use portreeve_api::{ConcurrencyPolicy, DEFAULT_SCHEDULE, DstPolicyName};
 use portreeve_cron::{Dialect, DstPolicy, Schedule};
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 
 use crate::{
+    api::{ConcurrencyPolicy, DEFAULT_SCHEDULE, DstPolicyName},
     input::{DesiredSchedule, Fault},
+    job::JobParts,
     schedule_resource::{TemplateMetadata, decode_template},
     scheduled_times::{Timetable, load_zone},
 };
@@ -70,9 +71,6 @@ pub(super) struct JobFields {
     pub(super) active_deadline_seconds: Option<i64>,
     pub(super) ttl_seconds_after_finished: Option<i32>,
 }
-
-/// The labels, the annotations and the spec of a Job.
-type JobParts = (Map<String, Value>, Map<String, Value>, Value);
 
 impl Spec {
     /// Returns the schedules of the CronTab with this UID. Faults name the fields of `version`.
@@ -148,7 +146,11 @@ impl Template {
                 default_restart_policy(&mut pod);
                 let mut spec = json!({ "template": { "metadata": { "labels": { label: value } }, "spec": pod } });
                 job.copy_to(&mut spec);
-                Ok((Map::new(), Map::new(), spec))
+                Ok(JobParts {
+                    labels: Map::new(),
+                    annotations: Map::new(),
+                    spec,
+                })
             }
             Self::Job(template) => {
                 let template: JobTemplate = decode_template(".spec.template", template)?;
@@ -164,7 +166,11 @@ impl Template {
                     metadata["annotations"] = pod_annotations.into();
                 }
                 spec["template"] = json!({ "metadata": metadata, "spec": pod });
-                Ok((labels, annotations, spec))
+                Ok(JobParts {
+                    labels,
+                    annotations,
+                    spec,
+                })
             }
         }
     }

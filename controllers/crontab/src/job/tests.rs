@@ -1,6 +1,6 @@
 //! Tests of the annotations, origins and final conditions of Jobs.
 
-use portreeve_api::JobNameFormat;
+use crate::api::JobNameFormat;
 
 use super::*;
 

@@ -1,10 +1,10 @@
 //! Tests of the summary of Jobs and recorded status.
 
-use portreeve_api::{CRONTABS, ConcurrencyPolicy};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::{
+    api::{CRONTABS, ConcurrencyPolicy},
     input::{DesiredRuns, DesiredSchedule, Fault, ObservedRuns, RecordedSchedule, RecordedStatus},
     job_names::JobNames,
 };

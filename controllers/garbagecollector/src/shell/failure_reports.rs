@@ -1,11 +1,11 @@
 //! Events about failures to change objects.
 
 use portreeve_client::ApiErrorKind;
-use portreeve_garbagecollector_graph::{Identity, Uid};
+use portreeve_garbagecollector_graph::Identity;
 use portreeve_reconcile::EventContent;
 use portreeve_workqueue::Work;
 
-use super::{CollectorContext, queued_object::QueuedObject, requests::RequestError};
+use super::{CollectorContext, failures::Task, queued_object::QueuedObject, requests::RequestError};
 
 /// Returns whether the apiserver has rejected the request, so that somebody has to act.
 pub(super) fn is_rejected(failure: &RequestError) -> bool {
@@ -18,22 +18,23 @@ pub(super) fn is_rejected(failure: &RequestError) -> bool {
 
 impl CollectorContext {
     /// Reports a failure by an event on an object: at once if the apiserver has rejected a request,
-    /// and otherwise when the attempts for `failing` have failed for 30 s. `purpose` says what the
+    /// and otherwise when the attempts of `task` have failed for 30 s. `purpose` says what the
     /// request was sent for.
     pub(super) fn report_failure(
         &self,
         work: &Work<QueuedObject>,
-        (item, purpose): (&Identity, &str),
-        failing: (Uid, bool),
+        item: &Identity,
+        purpose: &str,
+        task: Task,
         failure: &RequestError,
     ) {
         let RequestError::Other { is_unavailable, .. } = failure else {
             return;
         };
         if is_rejected(failure) {
-            self.report_refusal(work, (item, purpose), failure);
-        } else if self.has_failed_long(failing) && !(*is_unavailable && self.outage.is_outage()) {
-            self.report_lasting_failure(work, (item, purpose), failure);
+            self.report_refusal(work, item, purpose, failure);
+        } else if self.has_failed_long(task) && !(*is_unavailable && self.outage.is_outage()) {
+            self.report_lasting_failure(work, item, purpose, failure);
         }
     }
 
@@ -41,7 +42,8 @@ impl CollectorContext {
     pub(super) fn report_refusal(
         &self,
         work: &Work<QueuedObject>,
-        (item, purpose): (&Identity, &str),
+        item: &Identity,
+        purpose: &str,
         failure: &RequestError,
     ) {
         let message = failure.to_string();
@@ -57,7 +59,8 @@ impl CollectorContext {
     fn report_lasting_failure(
         &self,
         work: &Work<QueuedObject>,
-        (item, purpose): (&Identity, &str),
+        item: &Identity,
+        purpose: &str,
         failure: &RequestError,
     ) {
         let message = failure.to_string();

@@ -19,7 +19,7 @@ pub(super) type Kind = (Box<str>, Box<str>);
 pub(super) struct FailureTracker {
     /// The time of the first failure and the latest reason, by object and whether its dependents
     /// were to be orphaned.
-    failing: HashMap<(Uid, bool), (Instant, String)>,
+    failing: HashMap<Task, (Instant, String)>,
     /// Objects of which it is unknown whether an owner exists. They are retried when more resources
     /// are served or synced.
     unknown: HashSet<Uid>,
@@ -30,33 +30,44 @@ pub(super) struct FailureTracker {
     cascades: HashMap<Uid, Instant>,
 }
 
+/// What attempts are made for.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(super) enum Task {
+    /// To process an object.
+    Collect(Uid),
+    /// To orphan the dependents of an owner.
+    Orphan(Uid),
+}
+
+impl Task {
+    pub(super) fn uid(self) -> Uid {
+        match self {
+            Self::Collect(uid) | Self::Orphan(uid) => uid,
+        }
+    }
+}
+
 impl FailureTracker {
     /// Records a failed attempt. Returns whether the failure is new: the last attempt did not fail,
     /// or had another reason.
-    pub(super) fn failed(
-        &mut self,
-        (uid, orphaning): (Uid, bool),
-        reason: String,
-        is_unknown: bool,
-        now: Instant,
-    ) -> bool {
+    pub(super) fn failed(&mut self, task: Task, reason: String, is_unknown: bool, now: Instant) -> bool {
         if is_unknown {
-            self.unknown.insert(uid);
-        } else if !orphaning {
+            self.unknown.insert(task.uid());
+        } else if let Task::Collect(uid) = task {
             // The existence of the owners was known this time; the failure has another reason.
             self.unknown.remove(&uid);
         }
-        let before = self.failing.get(&(uid, orphaning));
+        let before = self.failing.get(&task);
         let is_new = before.is_none_or(|(_, before)| *before != reason);
         let since = before.map_or(now, |(since, _)| *since);
-        self.failing.insert((uid, orphaning), (since, reason));
+        self.failing.insert(task, (since, reason));
         is_new
     }
 
     /// Records a successful attempt.
-    pub(super) fn succeeded(&mut self, uid: Uid, orphaning: bool) {
-        self.failing.remove(&(uid, orphaning));
-        if !orphaning {
+    pub(super) fn succeeded(&mut self, task: Task) {
+        self.failing.remove(&task);
+        if let Task::Collect(uid) = task {
             self.unknown.remove(&uid);
         }
     }
@@ -100,16 +111,16 @@ impl FailureTracker {
     }
 
     /// Returns how long attempts have been failing.
-    pub(super) fn duration(&self, who: (Uid, bool), now: Instant) -> Duration {
-        let failing = self.failing.get(&who);
+    pub(super) fn duration(&self, task: Task, now: Instant) -> Duration {
+        let failing = self.failing.get(&task);
         failing.map(|(since, _)| now.duration_since(*since)).unwrap_or_default()
     }
 
     /// Returns why the last attempt to process an object failed, and how long attempts have been
     /// failing.
     pub(super) fn reason(&self, uid: Uid, now: Instant) -> Option<(String, Duration)> {
-        let mut both = [false, true].into_iter();
-        let (since, reason) = both.find_map(|orphaning| self.failing.get(&(uid, orphaning)))?;
+        let mut tasks = [Task::Collect(uid), Task::Orphan(uid)].into_iter();
+        let (since, reason) = tasks.find_map(|task| self.failing.get(&task))?;
         Some((reason.clone(), now.duration_since(*since)))
     }
 
@@ -117,7 +128,10 @@ impl FailureTracker {
     /// been failing longest. Objects of which it is unknown whether an owner exists may wait
     /// indefinitely, so they do not count.
     pub(super) fn longest(&self, now: Instant) -> Option<Duration> {
-        let known = self.failing.iter().filter(|((uid, _), _)| !self.unknown.contains(uid));
+        let known = self
+            .failing
+            .iter()
+            .filter(|(task, _)| !self.unknown.contains(&task.uid()));
         known.map(|(_, (since, _))| now.duration_since(*since)).max()
     }
 
@@ -159,12 +173,12 @@ mod tests {
         let mut tracker = FailureTracker::default();
         let began = Instant::now();
         let at = |second| began + Duration::from_secs(second);
-        assert!(tracker.failed((a, false), "away".to_owned(), false, at(0)));
-        assert!(!tracker.failed((a, false), "away".to_owned(), false, at(5)));
-        assert!(tracker.failed((a, false), "forbidden".to_owned(), false, at(6)));
+        assert!(tracker.failed(Task::Collect(a), "away".to_owned(), false, at(0)));
+        assert!(!tracker.failed(Task::Collect(a), "away".to_owned(), false, at(5)));
+        assert!(tracker.failed(Task::Collect(a), "forbidden".to_owned(), false, at(6)));
         let reason = tracker.reason(a, at(7));
         assert_eq!(reason, Some(("forbidden".to_owned(), Duration::from_secs(7))));
-        tracker.succeeded(a, false);
+        tracker.succeeded(Task::Collect(a));
         assert_eq!((tracker.reason(a, at(8)), tracker.longest(at(8))), (None, None));
     }
 
@@ -174,9 +188,9 @@ mod tests {
         let mut tracker = FailureTracker::default();
         let began = Instant::now();
         let later = began + Duration::from_secs(9);
-        tracker.failed((a, false), "unknown".to_owned(), true, began);
+        tracker.failed(Task::Collect(a), "unknown".to_owned(), true, began);
         assert_eq!(tracker.longest(later), None);
-        tracker.failed((b, true), "away".to_owned(), false, later);
+        tracker.failed(Task::Orphan(b), "away".to_owned(), false, later);
         assert_eq!(tracker.longest(later), Some(Duration::ZERO));
         assert_eq!(tracker.take_unknown(), [a].into());
         assert_eq!(tracker.longest(later), Some(Duration::from_secs(9)));

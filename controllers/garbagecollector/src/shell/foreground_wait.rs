@@ -11,7 +11,9 @@ use parking_lot::Mutex;
 use portreeve_garbagecollector_graph::{Identity, Uid};
 use tokio::time::Instant;
 
-use super::{CollectorContext, list_failures::LIMIT, lists::may_contain_dependents, monitors::MonitorState};
+use super::{
+    CollectorContext, failures::Task, list_failures::LIMIT, lists::may_contain_dependents, monitors::MonitorState,
+};
 
 /// How often an owner that waits is processed again. It is also queued when a resource is synced,
 /// but a resource that could not be read for a moment is not synced anew.
@@ -53,8 +55,8 @@ impl CollectorContext {
         };
         let next = next.filter(|_| {
             let reason = format!("waiting for resources that are not synced and may contain dependents: {unsynced}");
-            self.failed((uid, false), reason, false);
-            !self.has_failed_long((uid, false))
+            self.failed(Task::Collect(uid), reason, false);
+            !self.has_failed_long(Task::Collect(uid))
         });
         if next.is_some() {
             self.metrics.count_attempt("noop", "unsynced");
@@ -70,7 +72,7 @@ impl CollectorContext {
     /// Queues the owners that wait for resources to be synced.
     pub(super) fn end_sync_waits(&self) {
         let waiting = std::mem::take(&mut *self.sync_waits.0.lock());
-        self.continue_owners(waiting.into_iter().map(|uid| (uid, false)));
+        self.continue_owners(waiting.into_iter().map(Task::Collect));
     }
 }
 

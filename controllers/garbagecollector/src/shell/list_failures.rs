@@ -19,7 +19,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{CollectorContext, requests::RequestError};
+use super::{CollectorContext, failures::Task, requests::RequestError};
 
 /// How long the lists of a resource must fail before a deletion continues without them. A resource
 /// that has failed for so long is listed once in this time, because a list may take 30 s to fail.
@@ -33,9 +33,6 @@ const GAP: Duration = Duration::from_mins(10);
 /// object is remembered that has left the graph.
 const UNSERVED_INTERVAL: Duration = Duration::from_mins(5);
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
-
-/// An owner in one of the queues, and whether its dependents are to be orphaned.
-pub(super) type Waiting = (Uid, bool);
 
 /// The series of failures of each resource.
 #[derive(Default)]
@@ -52,7 +49,7 @@ struct Series {
     last: Instant,
     failure: RequestError,
     /// The owners to queue when the resource has failed for [`LIMIT`], and when it is listed.
-    waiting: HashSet<Waiting>,
+    waiting: HashSet<Task>,
     /// Whether the resource has failed for [`LIMIT`] and the owners were queued.
     is_over: bool,
 }
@@ -95,13 +92,13 @@ impl ListFailures {
     }
 
     /// Records a complete list. Returns the owners that have waited for it.
-    fn listed(&self, resource: &Resource) -> HashSet<Waiting> {
+    fn listed(&self, resource: &Resource) -> HashSet<Task> {
         let series = self.series.lock().remove(resource);
         series.map(|series| series.waiting).unwrap_or_default()
     }
 
     /// Returns whether the resource has failed for [`LIMIT`]. Otherwise the owner has to wait.
-    fn may_continue(&self, resource: &Resource, owner: Waiting, now: Instant) -> bool {
+    fn may_continue(&self, resource: &Resource, owner: Task, now: Instant) -> bool {
         let mut all = self.series.lock();
         let Some(series) = all.get_mut(resource) else {
             return false;
@@ -116,7 +113,7 @@ impl ListFailures {
     }
 
     /// Queues the owner when the resource is listed.
-    pub(super) fn wait(&self, resource: &Resource, owner: Waiting) {
+    pub(super) fn wait(&self, resource: &Resource, owner: Task) {
         if let Some(series) = self.series.lock().get_mut(resource) {
             series.waiting.insert(owner);
         }
@@ -132,7 +129,7 @@ impl ListFailures {
     }
 
     /// Returns the owners that may continue now, once.
-    fn take_due(&self, now: Instant) -> HashSet<Waiting> {
+    fn take_due(&self, now: Instant) -> HashSet<Task> {
         let mut due = HashSet::new();
         for series in self.series.lock().values_mut() {
             if series.has_failed_long(now) && !std::mem::replace(&mut series.is_over, true) {
@@ -172,7 +169,7 @@ impl CollectorContext {
     /// the one with the longest requested delay.
     pub(super) fn awaited_failure(
         &self,
-        owner: Waiting,
+        owner: Task,
         unlisted: &HashMap<Resource, RequestError>,
     ) -> Option<RequestError> {
         if self.has_failed_long(owner) {
@@ -187,7 +184,7 @@ impl CollectorContext {
     }
 
     /// Returns whether all attempts for the owner have failed for [`LIMIT`].
-    pub(super) fn has_failed_long(&self, owner: Waiting) -> bool {
+    pub(super) fn has_failed_long(&self, owner: Task) -> bool {
         self.failures.lock().duration(owner, Instant::now()) >= LIMIT
     }
 
@@ -200,7 +197,7 @@ impl CollectorContext {
         if !self.graph.lock().is_awaited(uid) {
             return UNSERVED_INTERVAL;
         }
-        let failed = self.failures.lock().duration((uid, false), Instant::now());
+        let failed = self.failures.lock().duration(Task::Collect(uid), Instant::now());
         if failed < LIMIT || self.outage.is_outage() {
             return LIMIT.saturating_sub(failed).max(MIN_INTERVAL);
         }
@@ -242,10 +239,13 @@ impl CollectorContext {
     }
 
     /// Queues owners that have waited.
-    pub(super) fn continue_owners(&self, owners: impl IntoIterator<Item = Waiting>) {
-        for (uid, orphaning) in owners {
-            let queue = if orphaning { &self.orphans } else { &self.attempts };
-            self.add(queue, uid, Lane::Urgent);
+    pub(super) fn continue_owners(&self, owners: impl IntoIterator<Item = Task>) {
+        for owner in owners {
+            let queue = match owner {
+                Task::Collect(_) => &self.attempts,
+                Task::Orphan(_) => &self.orphans,
+            };
+            self.add(queue, owner.uid(), Lane::Urgent);
         }
     }
 }
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn owner_continues_when_the_lists_have_failed_for_the_limit() {
-        let (failures, began, owner) = (ListFailures::default(), Instant::now(), (uid(), true));
+        let (failures, began, owner) = (ListFailures::default(), Instant::now(), Task::Orphan(uid()));
         let at = |second| began + Duration::from_secs(second);
         for second in [0, 1, 29] {
             fail(&failures, at(second));
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn complete_list_or_a_long_gap_begins_a_new_series() {
-        let (failures, began, owner) = (ListFailures::default(), Instant::now(), (uid(), false));
+        let (failures, began, owner) = (ListFailures::default(), Instant::now(), Task::Collect(uid()));
         let at = |second| began + Duration::from_secs(second);
         fail(&failures, at(0));
         assert!(!failures.may_continue(&PODS, owner, at(0)));

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use portreeve_api::Resource;
 use portreeve_client::ApiErrorKind;
 use portreeve_garbagecollector_graph::Monitor;
-use portreeve_informer::{Discovery, Reader, ReaderStatus, ServedResources, SharedWatches, Verb, Watch};
+use portreeve_informer::{Attachment, AttachmentStatus, Discovery, ServedResources, SharedWatches, Verb, Watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::{CollectorContext, graph_sink::GraphSink};
@@ -35,7 +35,7 @@ pub(crate) struct MonitorState {
     complete: Arc<AtomicBool>,
     /// Since when it has not been complete, if it is not.
     incomplete_since: Arc<Mutex<Instant>>,
-    status: ReaderStatus,
+    status: AttachmentStatus,
     stale_after: Duration,
 }
 
@@ -89,7 +89,7 @@ struct Running {
     /// The resource in the version that is watched. It differs from the collected version if an
     /// informer reads another one, whose watch the collector shares.
     read_as: Resource,
-    reader: Reader,
+    attachment: Attachment,
 }
 
 /// Starts and stops watches as discovery changes.
@@ -184,11 +184,11 @@ impl Monitors {
             if running.read_as != *read_as && (read.contains(read_as) || !is_kept) {
                 // Detach the former sink first; otherwise two sinks of one monitor would mix their
                 // lists.
-                running.reader.detach();
+                running.attachment.detach();
                 self.ctx.graph.lock().disconnect(running.monitor);
                 let sink = GraphSink::new(&self.ctx, running.monitor, read_as, &running.state.complete);
-                running.reader = self.watches.attach(Watch::all(read_as.clone()), sink);
-                running.state.status = running.reader.status();
+                running.attachment = self.watches.attach(Watch::all(read_as.clone()), sink);
+                running.state.status = running.attachment.status();
                 running.read_as = read_as.clone();
                 is_moved = true;
             }
@@ -214,7 +214,7 @@ impl Monitors {
                 None => !self.discovery.is_aggregated(&running.read_as),
             };
             if went_back.iter().any(is_meant) {
-                running.reader.relist();
+                running.attachment.relist();
             }
         }
     }
@@ -282,7 +282,7 @@ impl Monitors {
         let read = self.watches.informer_resources();
         for (id, resource) in wanted {
             if let Some(running) = self.running.get(&id) {
-                running.reader.wake();
+                running.attachment.wake();
             } else {
                 let running = self.returned(resource);
                 let running =
@@ -308,19 +308,19 @@ impl Monitors {
             .change(|graph, _| graph.add_monitor(&resource.api_version(), &resource.kind));
         let complete = Arc::default();
         let sink = GraphSink::new(&self.ctx, monitor, &read_as, &complete);
-        let reader = self.watches.attach(Watch::all(read_as.clone()), sink);
+        let attachment = self.watches.attach(Watch::all(read_as.clone()), sink);
         let state = MonitorState {
             resource: resource.clone(),
             complete,
             incomplete_since: Arc::new(Mutex::new(Instant::now())),
-            status: reader.status(),
+            status: attachment.status(),
             stale_after: self.watches.stale_after(),
         };
         Running {
             state,
             monitor,
             read_as,
-            reader,
+            attachment,
         }
     }
 
@@ -331,7 +331,7 @@ impl Monitors {
         for (_, running) in due {
             // Detach the sink first. Otherwise a late event could be attributed to the resource
             // that gets the monitor's number next.
-            running.reader.detach();
+            running.attachment.detach();
             self.ctx.store_history.forget(running.monitor);
             let resource = &running.state.resource;
             let is_served = self.ctx.is_kind_served(resource);

@@ -30,6 +30,7 @@ use super::{
     decision_log::{Action, Decision},
     dependent_scan::Scan,
     failure_reports::is_rejected,
+    failures::Task,
     key_of,
     monitors::resource_name,
     orphaned_owners::ANY_RESOURCE,
@@ -103,21 +104,21 @@ impl CollectorContext {
         let orphaning = self.graph.lock().orphaning(uid);
         let Some(orphaning) = orphaning else {
             self.dependent_scans.release(uid);
-            self.succeeded(uid, true);
+            self.succeeded(Task::Orphan(uid));
             return Outcome::Forget;
         };
         let owner = orphaning.owner.clone();
         let Err(failure) = self.try_to_orphan(work, orphaning).await else {
-            self.succeeded(uid, true);
+            self.succeeded(Task::Orphan(uid));
             return Outcome::Forget;
         };
         let reason = failure.to_string();
-        let is_new = self.failed((uid, true), reason.clone(), false);
+        let is_new = self.failed(Task::Orphan(uid), reason.clone(), false);
         if is_new && !matches!(failure, RequestError::NotFound | RequestError::Conflict) {
             tracing::warn!(%owner, reason, "retrying failed orphaning");
         }
-        let subject = (&owner, "to orphan the dependents of this object");
-        self.report_failure(work, subject, (uid, true), &failure);
+        let purpose = "to orphan the dependents of this object";
+        self.report_failure(work, &owner, purpose, Task::Orphan(uid), &failure);
         failure.outcome(&self.outage)
     }
 
@@ -161,7 +162,7 @@ impl CollectorContext {
             let recorded = self.record_orphaned(&owner, &missing, is_required).await;
             recorded.inspect_err(|_| {
                 for resource in unlisted.keys() {
-                    self.list_failures.wait(resource, (uid, true));
+                    self.list_failures.wait(resource, Task::Orphan(uid));
                 }
             })?;
         }
@@ -193,7 +194,7 @@ impl CollectorContext {
         unlisted: &HashMap<Resource, RequestError>,
         failed: ReleaseFailures,
     ) -> Result<BTreeSet<Box<str>>, RequestError> {
-        let owner = (uid, true);
+        let owner = Task::Orphan(uid);
         let missing: BTreeSet<Box<str>> = unlisted.keys().map(|resource| resource_name(resource).into()).collect();
         let awaited = self.awaited_failure(owner, unlisted);
         // The objects of a resource that cannot be listed cannot be changed either. Their versions
@@ -300,7 +301,7 @@ impl CollectorContext {
             if let Entry::Vacant(first) = failed.by_resource.entry(resource) {
                 // One event for each resource shows the cause.
                 if is_rejected(&failure) {
-                    self.report_refusal(work, (&item, "to change this object"), &failure);
+                    self.report_refusal(work, &item, "to change this object", &failure);
                 }
                 first.insert(failure.in_release_of(&item));
             }

@@ -31,7 +31,8 @@ async fn send(
     client: &Client,
     method: Method,
     path: String,
-    (accept, content): (&str, &str),
+    accept: &str,
+    content: &str,
     body: Option<&Value>,
 ) -> Result<bytes::Bytes, kube::Error> {
     let mut request = Request::builder()
@@ -104,7 +105,7 @@ pub(super) async fn list(
         path.push_str("&continue=");
         escape(next, &mut path);
     }
-    let answer = send(client, Method::GET, path, (METADATA_LIST, ""), None).await;
+    let answer = send(client, Method::GET, path, METADATA_LIST, "", None).await;
     let key = ObjectKey::cluster("");
     let bytes = answer.map_err(|error| RequestError::of(&error, resource, &key))?;
     read_page(&bytes)
@@ -182,7 +183,7 @@ impl Writer {
         content: &str,
         body: &Value,
     ) -> Result<bytes::Bytes, kube::Error> {
-        let answer = send(&self.client, method, path, (METADATA, content), Some(body)).await;
+        let answer = send(&self.client, method, path, METADATA, content, Some(body)).await;
         self.fence_monitor.record(&answer);
         answer
     }
@@ -193,7 +194,8 @@ pub(super) async fn delete(
     writer: &Writer,
     resource: &Resource,
     key: &ObjectKey,
-    (uid, version): (&str, &str),
+    uid: &str,
+    version: &str,
     policy: PropagationPolicy,
 ) -> Result<(), RequestError> {
     let policy = match policy {
@@ -237,8 +239,8 @@ pub(super) async fn merge_patch<T: DeserializeOwned>(
     changes: &Value,
 ) -> Result<T, RequestError> {
     let path = path(resource, key)?;
-    let kinds = ("application/json", "application/merge-patch+json");
-    let answer = send(client, Method::PATCH, path, kinds, Some(changes)).await;
+    let (accept, content) = ("application/json", "application/merge-patch+json");
+    let answer = send(client, Method::PATCH, path, accept, content, Some(changes)).await;
     decode(&answer.map_err(|error| RequestError::of(&error, resource, key))?)
 }
 
@@ -251,7 +253,7 @@ pub(super) async fn remove_finalizer(
     uid: &str,
     finalizer: &str,
 ) -> Result<(), RequestError> {
-    let answer = send(&writer.client, Method::GET, path(resource, key)?, (METADATA, ""), None).await;
+    let answer = send(&writer.client, Method::GET, path(resource, key)?, METADATA, "", None).await;
     let bytes = answer.map_err(|error| RequestError::of(&error, resource, key))?;
     let Some(place) = place_of(finalizer, uid, &bytes)? else {
         return Ok(());

@@ -16,6 +16,7 @@ use tracing::Instrument;
 use super::{
     CollectorContext,
     decision_log::{Action, Decision},
+    failures::Task,
     key_of,
     monitors::resource_name,
     patches,
@@ -97,7 +98,7 @@ impl CollectorContext {
                     End::Parked => return Outcome::Forget,
                     End::Waiting(next) => return Outcome::At(next),
                     End::Done => {
-                        self.succeeded(uid, false);
+                        self.succeeded(Task::Collect(uid));
                         // No watch will report what has become of a virtual node, so process it
                         // again.
                         let is_virtual = self.graph.lock().is_virtual(uid);
@@ -199,7 +200,7 @@ impl CollectorContext {
         self.metrics.count_attempt("noop", rest_name(rest));
         match rest {
             NoopReason::Unknown | NoopReason::Kept(KeepReason::OwnerUnknown) => {
-                self.failed((uid, false), self.describe_unknown(unknown), true);
+                self.failed(Task::Collect(uid), self.describe_unknown(unknown), true);
                 let next = self.limit_wait_for(uid, unknown);
                 // Without a request that could be repeated, wait until `retry_unknown` is called.
                 // This comes after the failure was recorded, so that no call is missed.
@@ -221,7 +222,7 @@ impl CollectorContext {
             // kubernetes/kubernetes#56121.
             NoopReason::Unobserved => Outcome::Retry,
             NoopReason::Gone | NoopReason::Absent | NoopReason::Kept(_) => {
-                self.succeeded(uid, false);
+                self.succeeded(Task::Collect(uid));
                 Outcome::Forget
             }
         }
@@ -231,11 +232,17 @@ impl CollectorContext {
         let uid = work.key().uid;
         let message = failure.to_string();
         tracing::debug!(item = %intent.item(), reason = message, "retrying failed attempt");
-        let is_new = self.failed((uid, false), message.clone(), false);
+        let is_new = self.failed(Task::Collect(uid), message.clone(), false);
         if is_new {
             self.note_down(intent, &format!("failed: {message}"));
         }
-        self.report_failure(work, (intent.item(), "to change this object"), (uid, false), failure);
+        self.report_failure(
+            work,
+            intent.item(),
+            "to change this object",
+            Task::Collect(uid),
+            failure,
+        );
         failure.outcome(&self.outage)
     }
 
@@ -349,7 +356,7 @@ impl CollectorContext {
                 .count_attempt("unblock", if seen.is_ok() { "success" } else { "error" });
             version = seen?.metadata.resource_version.into();
         }
-        requests::delete(&self.writer, resource, &key, (&item.uid, &version), policy).await
+        requests::delete(&self.writer, resource, &key, &item.uid, &version, policy).await
     }
 }
 

@@ -62,7 +62,7 @@ fn a_new_ca_signs_after_the_grace_period() {
     let key = KeyPair::from_pem(&cluster.text(AUTHORITY_KEY)).unwrap();
     let fresh = KeyPair::generate().unwrap();
     let names = cluster.settings.names.clone();
-    let issued = issue::certificate(&fresh, names, (&old, key), DAY * 30, cluster.now).unwrap();
+    let issued = issue::certificate(&fresh, names, &old, key, DAY * 30, cluster.now).unwrap();
     cluster.set(CERTIFICATE, &issued.certificate.pem);
     cluster.set(CERTIFICATE_KEY, &issued.key);
     check(

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::{
     Event, Sink, StatusReporter,
-    readers::{AttachedReader, ModelState},
+    readers::{ModelState, Reader},
     scripted::{Call, Foo, Server, bad_foo, foo, foos, list, page, print, settle, status},
     shared_watch::CrdSignal,
 };
@@ -99,7 +99,7 @@ impl Fixture {
         };
         let mut tasks = JoinSet::new();
         let readers = Arc::<Readers>::default();
-        readers.attach(AttachedReader::required(recorder, ModelState::default));
+        readers.attach(Reader::required(recorder, ModelState::default));
         tasks.spawn(reflect(reflector_config, readers));
         Self {
             server,

@@ -11,7 +11,8 @@ use std::{
 use anyhow::{Result, ensure};
 use http::Method;
 use parking_lot::Mutex;
-use portreeve_api::{CRONTABS, CRONTABS_V2, Resource};
+use portreeve_api::Resource;
+use portreeve_crontab::api::{CRONTABS, CRONTABS_V2};
 use portreeve_testing::eventually;
 use serde_json::{Value, json};
 use tokio::{sync::RwLock, task::JoinSet, time::interval};

@@ -32,7 +32,6 @@ pub(super) async fn enable(args: &EnableArgs, cluster: &Cluster) -> Result<(), E
         });
     }
     let version = before.newest();
-    let address = (args.address.service.as_ref(), args.address.url.as_ref());
     let stopped = || Error::Stopped {
         name: cluster.name.clone(),
         version: version.to_owned(),
@@ -41,7 +40,8 @@ pub(super) async fn enable(args: &EnableArgs, cluster: &Cluster) -> Result<(), E
     // A signal must not leave a version that does not work.
     let mut signals = Signals::new();
     let changed = cluster.change(|definition| {
-        let wanted = conversion(&cluster.name, address, ca.as_deref(), &definition.conversion);
+        let (service, url) = (args.address.service.as_ref(), args.address.url.as_ref());
+        let wanted = conversion(&cluster.name, service, url, ca.as_deref(), &definition.conversion);
         let mut operations = definition.convert(&wanted);
         // Withdrawn, unless objects are stored in it, which could then not be read by anybody.
         if !operations.is_empty() && !definition.may_store(version) {

@@ -74,7 +74,8 @@ impl WebhookUrl {
 /// definition has stays.
 pub(super) fn conversion(
     name: &str,
-    (service, url): (Option<&ServiceAddress>, Option<&WebhookUrl>),
+    service: Option<&ServiceAddress>,
+    url: Option<&WebhookUrl>,
     ca: Option<&[u8]>,
     present: &Value,
 ) -> Value {
@@ -148,7 +149,7 @@ mod tests {
     #[test]
     fn the_ca_of_others_stays() {
         let service = "a/b".parse().unwrap();
-        let convert = |ca: Option<&[u8]>, present: &Value| conversion("x.y", (Some(&service), None), ca, present);
+        let convert = |ca: Option<&[u8]>, present: &Value| conversion("x.y", Some(&service), None, ca, present);
         let new = convert(None, &json!({"strategy": "None"}));
         assert_eq!(
             new,

@@ -3,8 +3,9 @@
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::{Value, json};
 
+use crate::api::V2_FIELDS;
+
 use super::{V1, V2, to};
-use portreeve_api::V2_FIELDS;
 
 /// A value of any type.
 fn value() -> impl Strategy<Value = Value> {

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
-use portreeve_api::ConcurrencyPolicy;
 use portreeve_reconcile::{Effect, Next};
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::{Value, json};
@@ -14,7 +13,9 @@ use super::{
     samples::{Sample, at, time_of, timetable_of},
     simulation::{Outcome, Simulation, slot_of},
 };
-use crate::{cronjob::CachedCronJob, crontab::CachedCronTab, job::JOBS, scheduled_times::Timetable};
+use crate::{
+    api::ConcurrencyPolicy, cronjob::CachedCronJob, crontab::CachedCronTab, job::JOBS, scheduled_times::Timetable,
+};
 
 /// In the night in which Europe's clocks go back.
 const START: &str = "2026-10-24T22:59:30.25Z";

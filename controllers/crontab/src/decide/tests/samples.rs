@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use portreeve_api::JobNameFormat;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::{
+    api::JobNameFormat,
     cronjob::CachedCronJob,
     crontab::CachedCronTab,
     job_names::{self, JobNames},

@@ -1,7 +1,6 @@
 //! CronTabs whose first status was written by an earlier version or by the current one, rolling
 //! updates and rollbacks between the two, and CronTabs that are restored from a backup.
 
-use portreeve_api::JobNameFormat;
 use proptest::{prelude::*, sample::select};
 use serde_json::Value;
 
@@ -9,7 +8,7 @@ use super::{
     clock::{CheckedSimulation, Event, check_runs_of, events, fields},
     simulation::{Outcome, Simulation},
 };
-use crate::{crontab::CachedCronTab, schedule_resource::ScheduleResource as _};
+use crate::{api::JobNameFormat, crontab::CachedCronTab, schedule_resource::ScheduleResource as _};
 
 type CronTab = Simulation<CachedCronTab>;
 

@@ -1,6 +1,6 @@
 //! Applies events of watches and answers of the apiserver to the graph.
 
-use super::{Flags, FollowUps, Graph, Id, Monitor, NO_VERSION, NONE, Watched};
+use super::{Flags, FollowUps, Graph, Id, Monitor, NO_VERSION, NONE, Node, Watched};
 use crate::{identity::Identity, metadata::PartialObject, uid::Uid};
 
 /// Parses a resourceVersion. Returns `None` unless it is a number in the form that Kubernetes
@@ -9,6 +9,21 @@ pub(super) fn number(version: &str) -> Option<u64> {
     let number = version.parse().ok().filter(|number| *number != NO_VERSION)?;
     let is_plain = !version.starts_with(['0', '+']);
     is_plain.then_some(number)
+}
+
+/// What an object waits for before it is deleted.
+struct FinalizerState {
+    is_orphaning: bool,
+    is_waiting: bool,
+}
+
+impl FinalizerState {
+    fn of(node: &Node) -> Self {
+        Self {
+            is_orphaning: node.is_orphaning(),
+            is_waiting: node.is_waiting_for_dependents(),
+        }
+    }
 }
 
 impl Graph {
@@ -85,7 +100,7 @@ impl Graph {
             watched.is_outdated = false;
         }
         let is_proof = listed.is_some() && !has_decreased && !has_gaps;
-        self.find_lost((monitor, kind), is_proof, follow_ups);
+        self.find_lost(monitor, kind, is_proof, follow_ups);
         if !lacks_some {
             return has_decreased;
         }
@@ -135,10 +150,7 @@ impl Graph {
             let namespace = self.namespace(meta.namespace.as_deref());
             self.insert(uid, kind, namespace, &meta.name)
         });
-        let (was_orphaning, was_waiting) = (
-            self.nodes[id].is_orphaning(),
-            self.nodes[id].is_waiting_for_dependents(),
-        );
+        let before = FinalizerState::of(&self.nodes[id]);
         self.set_lost(id, false);
         let is_known = self.nodes[id].is_observed() && self.nodes[id].monitor == monitor;
         self.enlist(id, monitor, generation, version);
@@ -166,35 +178,35 @@ impl Graph {
         }
         let has_new_owners = self.set_owners(id, &meta.owner_references, follow_ups);
         let is_relisted = is_known && !is_connected;
-        self.queue_observed(
-            id,
-            (was_orphaning, was_waiting),
-            (has_new_owners, is_relisted),
-            follow_ups,
-        );
+        self.queue_observed(id, &before, has_new_owners, is_relisted, follow_ups);
     }
 
     /// Queues what follows from the state in which an object was reported.
     fn queue_observed(
         &mut self,
         id: Id,
-        (was_orphaning, was_waiting): (bool, bool),
-        (has_new_owners, is_relisted): (bool, bool),
+        before: &FinalizerState,
+        has_new_owners: bool,
+        is_relisted: bool,
         follow_ups: &mut FollowUps,
     ) {
         let node = &self.nodes[id];
-        let (uid, is_orphaning, is_waiting) = (node.uid, node.is_orphaning(), node.is_waiting_for_dependents());
+        let uid = node.uid;
+        let FinalizerState {
+            is_orphaning,
+            is_waiting,
+        } = FinalizerState::of(node);
         if is_waiting {
             self.waiting.insert(id);
         } else {
             self.waiting.remove(&id);
         }
-        if is_waiting && !was_waiting {
+        if is_waiting && !before.is_waiting {
             self.begin(id, follow_ups);
         }
         // A list may show an object in the same state although the collector has changed it,
         // because etcd was restored. So everything that is listed again is processed again.
-        if is_orphaning && (!was_orphaning || is_relisted) {
+        if is_orphaning && (!before.is_orphaning || is_relisted) {
             follow_ups.orphan.push(uid);
         }
         if is_relisted {
@@ -202,7 +214,7 @@ impl Graph {
             follow_ups.attempt.extend(self.unknown_owners(id));
         }
         // New references of a waiting owner may close a cycle of waiting owners.
-        let is_changed = !was_waiting || has_new_owners || is_relisted;
+        let is_changed = !before.is_waiting || has_new_owners || is_relisted;
         if is_waiting && is_changed || is_relisted && self.is_due(id) {
             follow_ups.attempt.push(uid);
         }

@@ -54,7 +54,7 @@ impl Graph {
     /// Processes the lost nodes of a resource that was just listed: the list lacks them. That
     /// proves them absent if the list is a proof, and if it comes from the monitor that has
     /// reported them.
-    pub(super) fn find_lost(&mut self, (monitor, kind): (Monitor, u32), is_proof: bool, follow_ups: &mut FollowUps) {
+    pub(super) fn find_lost(&mut self, monitor: Monitor, kind: u32, is_proof: bool, follow_ups: &mut FollowUps) {
         let numbers = (0_u32..).zip(&self.tallies);
         let listed: Vec<_> = numbers
             .filter(|(number, tally)| tally.lost > 0 && self.is_same_kind(*number, kind))

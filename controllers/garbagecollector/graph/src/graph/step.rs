@@ -37,12 +37,13 @@ impl Graph {
             }
         }
         let case = self.decision_input(id, &seen, &owners);
-        self.conclude((id, attempt), item, &seen, owners, &decide(&case))
+        self.conclude(id, attempt, item, &seen, owners, &decide(&case))
     }
 
     fn conclude(
         &self,
-        (id, attempt): (Id, &Attempt),
+        id: Id,
+        attempt: &Attempt,
         item: Identity,
         seen: &PartialObject,
         owners: Vec<(Identity, OwnerState)>,

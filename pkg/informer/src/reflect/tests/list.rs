@@ -217,7 +217,7 @@ async fn metadata_only_requests_use_the_media_type() {
     };
     let mut tasks = JoinSet::new();
     let readers = Arc::<Readers>::default();
-    readers.attach(AttachedReader::optional(Names));
+    readers.attach(Reader::optional(Names));
     tasks.spawn(reflect(reflector_config, readers));
     let media_type = |kind: &str| {
         Some(format!(

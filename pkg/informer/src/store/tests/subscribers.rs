@@ -13,9 +13,9 @@ use super::{
 use crate::{
     Informer, Sink, Subscription,
     informer::{Core, Handle},
-    readers::AttachedReader,
+    readers::Reader,
     scripted::foos,
-    shared_watch::{Reader, SharedWatch},
+    shared_watch::{Attachment, SharedWatch},
 };
 
 type Replayed = Arc<Mutex<BTreeMap<ObjectKey, String>>>;
@@ -45,7 +45,7 @@ fn informer() -> Informer<Foo> {
     let shared = SharedWatch::new(foos(), CancellationToken::new());
     let core = Arc::new(Core::new(&shared));
     Informer(Arc::new(Handle {
-        reader: Reader::new(shared, AttachedReader::optional(Arc::clone(&core))),
+        attachment: Attachment::new(shared, Reader::optional(Arc::clone(&core))),
         _task_guard: CancellationToken::new().drop_guard(),
         core,
     }))

@@ -33,7 +33,7 @@ fn only_an_object_with_a_uid_proves_presence_or_absence() {
     let corpus = Corpus::read(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/object")).unwrap();
     let held = corpus.check(MUTATIONS, |input| {
         let presence = check_presence(&present, UID, answer(input));
-        let absence = check_absence(&absent, (UID, CONTROLLER), answer(input));
+        let absence = check_absence(&absent, UID, CONTROLLER, answer(input));
         if answer(input).is_err() {
             assert!(
                 presence.is_some() && absence.is_some(),

@@ -80,7 +80,7 @@ impl<K: Sample> Simulation<K> {
         for (job, is_deleted) in shown.map(|job| (job, false)).chain(deleted) {
             if is_owned(job, object.metadata()) {
                 for runs in &mut both {
-                    runs.observe_job(&**object, (&**job, is_deleted), self.clock);
+                    runs.observe_job(&**object, job, is_deleted, self.clock);
                 }
             }
         }
@@ -105,7 +105,7 @@ impl<K: Sample> Simulation<K> {
             cached.is_some_and(|cached| cached.metadata().uid == target.uid)
         };
         let observed_runs = observed_runs.or_default();
-        observed_runs.observe_request(&*object, (effect, state), self.clock, is_cached)
+        observed_runs.observe_request(&*object, effect, state, self.clock, is_cached)
     }
 
     /// Another process takes over and lists both resources.

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use http::Method;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, CustomResourceExt};
-use portreeve_api::CronTab;
+use portreeve_crontab::api::CronTab;
 use serde_json::json;
 
 use crate::fixture;

@@ -1,8 +1,9 @@
 use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
+use crate::api::CronTab;
+
 use super::*;
-use crate::CronTab;
 
 fn properties_of<T: CustomResourceExt>(pointer: &str) -> Value {
     let schema = json!(T::crd().spec.versions[0].schema);

@@ -14,7 +14,8 @@ use kube::{
     Api, Client, CustomResourceExt,
     api::{ListParams, PostParams},
 };
-use portreeve_api::{CRONTABS, CronTab, Resource};
+use portreeve_api::Resource;
+use portreeve_crontab::api::{CRONTABS, CronTab};
 use portreeve_testing::{ControlPlane, Namespace, eventually};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;

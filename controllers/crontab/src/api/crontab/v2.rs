@@ -6,10 +6,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ConcurrencyPolicy, DstPolicyName, JobNameFormat, JobReference,
+    JobNameFormat, JobReference, RunPolicy, Timing,
     status::{ScheduleStatus, whole_seconds},
 };
-use crate::conditions::{Condition, Time};
+use portreeve_api::conditions::{Condition, TimeSchema};
 
 /// The name of the schedule that v1 shows.
 pub const DEFAULT_SCHEDULE: &str = "default";
@@ -72,58 +72,13 @@ pub struct NamedSchedule {
     /// schedule.
     #[schemars(length(min = 1, max = MAX_SCHEDULE_NAME), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
-    /// The schedule in Cron format: five fields (minute, hour, day of month, month, day of week), a
-    /// macro such as `@daily`, or `@every 90m`. In a field, `H` is a fixed value that is
-    /// derived from the UID of the CronTab.
-    #[schemars(
-        length(min = 1, max = 1024),
-        extend("x-kubernetes-validations" = [{
-            "rule": "!self.contains('TZ=')",
-            "message": "cannot use TZ or CRON_TZ in schedule, use timeZone field instead",
-        }])
-    )]
-    pub schedule: String,
-    /// The IANA time zone name for the given schedule, such as `Europe/Zurich`. Defaults to UTC.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64))]
-    pub time_zone: Option<String>,
-    /// Specifies how to treat runs at a named hour when the clock changes for daylight saving time.
-    /// Valid values are: "Once" (default), which starts each of them once a day; "Kubernetes",
-    /// which skips or repeats them as CronJob does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "DstPolicyName")]
-    pub dst_policy: Option<DstPolicyName>,
+    /// When runs start.
+    #[serde(flatten)]
+    pub timing: Timing,
     /// This flag tells the controller to suspend subsequent runs of this schedule. Defaults to
     /// false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
-}
-
-/// How runs are started and retained.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RunPolicy {
-    /// Specifies how to treat concurrent runs, also those of different schedules. Valid values are:
-    /// "Allow" (default), which allows runs to overlap; "Forbid", which skips the new run if the
-    /// previous run has not finished yet; "Replace", which cancels the active run and starts the
-    /// new one.
-    #[serde(default)]
-    pub concurrency_policy: ConcurrencyPolicy,
-    /// Optional deadline in seconds for starting a run if it misses its scheduled time for any
-    /// reason. A run that misses its deadline is skipped. If not set, runs have no deadline.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0))]
-    pub starting_deadline_seconds: Option<i64>,
-    /// The number of successful finished runs to retain. Value must be non-negative integer.
-    /// Defaults to 3.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0), extend("default" = 3))]
-    pub successful_jobs_history_limit: Option<i32>,
-    /// The number of failed finished runs to retain. Value must be non-negative integer. Defaults
-    /// to 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0), extend("default" = 1))]
-    pub failed_jobs_history_limit: Option<i32>,
 }
 
 /// The current state of a CronTab.
@@ -139,11 +94,11 @@ pub struct CronTabV2Status {
     pub active_count: i32,
     /// The completion time of the last successful run.
     #[serde(with = "whole_seconds")]
-    #[schemars(with = "Option<Time>")]
+    #[schemars(with = "Option<TimeSchema>")]
     pub last_successful_time: Option<Timestamp>,
     /// The completion time of the last failed run.
     #[serde(with = "whole_seconds")]
-    #[schemars(with = "Option<Time>")]
+    #[schemars(with = "Option<TimeSchema>")]
     pub last_failure_time: Option<Timestamp>,
     /// The value of the annotation `stable.example.com/run-now` that the controller acted on last.
     pub last_run_now: Option<String>,

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::conditions::{Condition, Time};
+use portreeve_api::conditions::{Condition, TimeSchema};
 
 /// The current state of a CronTab.
 #[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
@@ -21,23 +21,23 @@ pub struct CronTabStatus {
     pub active_count: i32,
     /// The last scheduled time for which a run was started.
     #[serde(with = "whole_seconds")]
-    #[schemars(with = "Option<Time>")]
+    #[schemars(with = "Option<TimeSchema>")]
     pub last_schedule_time: Option<Timestamp>,
     /// The completion time of the last successful run.
     #[serde(with = "whole_seconds")]
-    #[schemars(with = "Option<Time>")]
+    #[schemars(with = "Option<TimeSchema>")]
     pub last_successful_time: Option<Timestamp>,
     /// The completion time of the last failed run.
     #[serde(with = "whole_seconds")]
-    #[schemars(with = "Option<Time>")]
+    #[schemars(with = "Option<TimeSchema>")]
     pub last_failure_time: Option<Timestamp>,
     /// The time of the next scheduled run. Absent if no run is scheduled.
     #[serde(with = "whole_seconds")]
-    #[schemars(with = "Option<Time>")]
+    #[schemars(with = "Option<TimeSchema>")]
     pub next_schedule_time: Option<Timestamp>,
     /// The last scheduled time whose run was missed.
     #[serde(with = "whole_seconds")]
-    #[schemars(with = "Option<Time>")]
+    #[schemars(with = "Option<TimeSchema>")]
     pub last_missed_time: Option<Timestamp>,
     /// The total number of missed runs.
     pub missed_runs: i64,
@@ -48,7 +48,7 @@ pub struct CronTabStatus {
     /// The time at which the observed schedule replaced another one. Earlier scheduled times are
     /// not caught up.
     #[serde(with = "whole_seconds")]
-    #[schemars(with = "Option<Time>")]
+    #[schemars(with = "Option<TimeSchema>")]
     pub scheduled_since: Option<Timestamp>,
     /// The format of the names of the Jobs. The controller chooses it before the first run and
     /// never changes it. If absent, the names are `<name>-<minutes>`, which a CronJob of the same
@@ -71,15 +71,15 @@ pub struct ScheduleStatus {
     pub name: String,
     /// The last scheduled time for which a run was started.
     #[serde(default, with = "whole_seconds", skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Time>")]
+    #[schemars(with = "Option<TimeSchema>")]
     pub last_schedule_time: Option<Timestamp>,
     /// The time of the next scheduled run. Absent if no run is scheduled.
     #[serde(default, with = "whole_seconds", skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Time>")]
+    #[schemars(with = "Option<TimeSchema>")]
     pub next_schedule_time: Option<Timestamp>,
     /// The last scheduled time whose run was missed.
     #[serde(default, with = "whole_seconds", skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Time>")]
+    #[schemars(with = "Option<TimeSchema>")]
     pub last_missed_time: Option<Timestamp>,
     /// The total number of missed runs.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -96,7 +96,7 @@ pub struct ScheduleStatus {
     /// The time at which the observed schedule replaced another one. Earlier scheduled times are
     /// not caught up.
     #[serde(default, with = "whole_seconds", skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Time>")]
+    #[schemars(with = "Option<TimeSchema>")]
     pub scheduled_since: Option<Timestamp>,
 }
 

@@ -4,11 +4,12 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
 use serde_json::{Value, json};
 
+use crate::api::structural::{schema_of, visit_schemas};
+
 use super::{
     CronTabSpec, CronTabStatus, pod,
     v2::{CronTabV2Spec, CronTabV2Status},
 };
-use crate::structural::{schema_of, visit_schemas};
 
 /// The fields of a Job template's `spec` that the Jobs of a CronTab cannot have: the apiserver
 /// generates the selector.

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::structural::{SchemaObject, visit_schemas};
+use crate::api::structural::{SchemaObject, visit_schemas};
 
 const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
 const CLAIM_METADATA: &str =

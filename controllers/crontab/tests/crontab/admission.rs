@@ -6,7 +6,7 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
     core::ObjectMeta,
 };
-use portreeve_api::{CRONTABS, ConcurrencyPolicy, CronTab, CronTabSpec, CronTabStatus, JobReference};
+use portreeve_crontab::api::{CRONTABS, ConcurrencyPolicy, CronTab, CronTabSpec, CronTabStatus, JobReference};
 use serde_json::json;
 
 use crate::{fixture, spec};
@@ -28,9 +28,9 @@ async fn example_is_accepted_and_defaulted() -> Result<()> {
 
     let read = fixture.crontabs().get("backup").await?;
     let read = read.spec.context("the spec is missing")?;
-    ensure!(read.schedule == "@daily");
+    ensure!(read.timing.schedule == "@daily");
     ensure!(read.job_template.restart_policy.as_deref() == Some("Never"));
-    ensure!(read.concurrency_policy == ConcurrencyPolicy::Allow && read.dst_policy.is_none());
+    ensure!(read.run_policy.concurrency_policy == ConcurrencyPolicy::Allow && read.timing.dst_policy.is_none());
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use kube::core::{ApiResource, CustomResourceExt};
 
 use serde_json::json;
 
-use crate::{PART_OF, PROGRAM};
+use portreeve_api::{PART_OF, PROGRAM};
 
 use super::{CronTab, GROUP, KIND, PLURAL, VERSION, VERSION_2, schema};
 

@@ -11,7 +11,9 @@ use kube::CustomResource;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use crate::{Resource, structural::schema_of};
+use portreeve_api::Resource;
+
+use crate::api::structural::schema_of;
 
 /// The API resource of CronTabPolicies.
 pub const CRONTAB_POLICIES: Resource =

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use http::Method;
 use kube::api::{Patch, PatchParams};
-use portreeve_api::CRONTABS;
+use portreeve_crontab::api::CRONTABS;
 use serde_json::{Value, json};
 
 use crate::{fixture, spec};

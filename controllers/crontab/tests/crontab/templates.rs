@@ -8,7 +8,8 @@ use kube::{
     CustomResourceExt,
     api::{Patch, PatchParams},
 };
-use portreeve_api::{CronTab, Resource};
+use portreeve_api::Resource;
+use portreeve_crontab::api::CronTab;
 use serde_json::{Value, json};
 
 use crate::{fixture, spec};

@@ -18,12 +18,12 @@ use kube::core::ObjectMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::Resource;
+use portreeve_api::Resource;
 
 pub use status::{CronTabStatus, JobNameFormat, JobReference, ScheduleStatus};
 pub use v2::{
     CronTabV2Spec, CronTabV2Status, DEFAULT_SCHEDULE, JOB_SCHEDULE, MAX_SCHEDULE_NAME, MAX_SCHEDULES, NamedSchedule,
-    REPLACED_RUNS, RunPolicy, V2_FIELDS,
+    REPLACED_RUNS, V2_FIELDS,
 };
 
 const GROUP: &str = "stable.example.com";
@@ -127,6 +127,41 @@ impl Serialize for CronTab {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CronTabSpec {
+    /// When runs start.
+    #[serde(flatten)]
+    pub timing: Timing,
+    /// Specifies the pod that each run creates. This is the spec of a Pod, without a template or
+    /// metadata around it.
+    pub job_template: PodSpec,
+    /// This flag tells the controller to suspend subsequent runs. It does not apply to already
+    /// started runs. Defaults to false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = false))]
+    pub suspend: Option<bool>,
+    /// How runs are started and retained.
+    #[serde(flatten)]
+    pub run_policy: RunPolicy,
+    /// Specifies the number of retries before marking a run failed. Copied to `backoffLimit` of
+    /// each Job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub backoff_limit: Option<i32>,
+    /// Specifies the duration in seconds that a run may be active before the system tries to
+    /// terminate it. Copied to `activeDeadlineSeconds` of each Job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub active_deadline_seconds: Option<i64>,
+    /// Limits the lifetime in seconds of a run that has finished. Copied to
+    /// `ttlSecondsAfterFinished` of each Job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub ttl_seconds_after_finished: Option<i32>,
+}
+
+/// When runs start. Fields of a CronTab in v1, and of a schedule in v2.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Timing {
     /// The schedule in Cron format: five fields (minute, hour, day of month, month, day of week), a
     /// macro such as `@daily`, or `@every 90m`. In a field, `H` is a fixed value that is
     /// derived from the UID of the CronTab.
@@ -138,18 +173,22 @@ pub struct CronTabSpec {
         }])
     )]
     pub schedule: String,
-    /// Specifies the pod that each run creates. This is the spec of a Pod, without a template or
-    /// metadata around it.
-    pub job_template: PodSpec,
     /// The IANA time zone name for the given schedule, such as `Europe/Zurich`. Defaults to UTC.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub time_zone: Option<String>,
-    /// This flag tells the controller to suspend subsequent runs. It does not apply to already
-    /// started runs. Defaults to false.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("default" = false))]
-    pub suspend: Option<bool>,
+    /// Specifies how to treat runs at a named hour when the clock changes for daylight saving time.
+    /// Valid values are: "Once" (default), which starts each of them once a day; "Kubernetes",
+    /// which skips or repeats them as CronJob does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "DstPolicyName")]
+    pub dst_policy: Option<DstPolicyName>,
+}
+
+/// How runs are started and retained. Fields of a CronTab in v1, and a field of one in v2.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunPolicy {
     /// Specifies how to treat concurrent runs. Valid values are: "Allow" (default), which allows
     /// runs to overlap; "Forbid", which skips the new run if the previous run has not finished yet;
     /// "Replace", which cancels the active run and starts the new one.
@@ -170,27 +209,6 @@ pub struct CronTabSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0), extend("default" = 1))]
     pub failed_jobs_history_limit: Option<i32>,
-    /// Specifies how to treat runs at a named hour when the clock changes for daylight saving time.
-    /// Valid values are: "Once" (default), which starts each of them once a day; "Kubernetes",
-    /// which skips or repeats them as CronJob does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "DstPolicyName")]
-    pub dst_policy: Option<DstPolicyName>,
-    /// Specifies the number of retries before marking a run failed. Copied to `backoffLimit` of
-    /// each Job.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0))]
-    pub backoff_limit: Option<i32>,
-    /// Specifies the duration in seconds that a run may be active before the system tries to
-    /// terminate it. Copied to `activeDeadlineSeconds` of each Job.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
-    pub active_deadline_seconds: Option<i64>,
-    /// Limits the lifetime in seconds of a run that has finished. Copied to
-    /// `ttlSecondsAfterFinished` of each Job.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0))]
-    pub ttl_seconds_after_finished: Option<i32>,
 }
 
 /// The treatment of concurrent runs.

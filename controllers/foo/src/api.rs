@@ -5,7 +5,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Resource, conditions::Condition};
+use portreeve_api::{Resource, conditions::Condition};
 
 /// The API resource of Foos.
 pub const FOOS: Resource = Resource::namespaced("samplecontroller.k8s.io", "v1alpha1", "Foo", "foos");
@@ -95,4 +95,22 @@ pub struct FooStatus {
 
 fn default_replicas() -> i32 {
     1
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect_file;
+    use kube::CustomResourceExt;
+    use serde_json::json;
+
+    use super::*;
+
+    /// `make update` runs this test to write the file.
+    #[test]
+    fn crds_are_generated_from_the_types() {
+        // Do not fold long strings.
+        let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
+        let definition = serde_saphyr::to_string_with_options(&json!(Foo::crd()), options).unwrap();
+        expect_file!["../crds.yaml"].assert_eq(&definition);
+    }
 }
