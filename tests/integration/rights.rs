@@ -2,6 +2,7 @@
 
 mod cluster_wide;
 mod definitions;
+mod kubernetes_roles;
 mod permissions;
 mod required_verbs;
 mod webhook_parameters;

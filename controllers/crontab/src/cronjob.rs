@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use portreeve_api::{Metadata, Resource};
 use portreeve_cron::{Dialect, DstPolicy, Schedule};
 use portreeve_informer::Projection;
-use portreeve_reconcile::Object;
+use portreeve_reconcile::{Effect, Object, Target};
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
@@ -220,5 +220,14 @@ impl ScheduleResource for CachedCronJob {
                 "lastSuccessfulTime": time(summary.last_success),
             })
         })
+    }
+
+    /// The role of kube-controller-manager's cronjob-controller does not permit a patch.
+    fn write_status(target: Target, status: Value) -> Effect {
+        Effect::Replace {
+            target,
+            subresource: "status",
+            changes: json!({ "status": status }),
+        }
     }
 }

@@ -67,7 +67,7 @@ pub(crate) fn refused<K: ScheduleResource>(observed: &Observed<K>, effect: &Effe
             }
             plan
         }
-        Effect::PatchStatus { .. } => {
+        effect if effect.status_target().is_some() => {
             let mut plan = report("FailedStatusUpdate");
             let assessment = Assessment::new(&input);
             let starts = StartPlan::new(&*observed.object, &assessment, false);

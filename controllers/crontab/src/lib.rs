@@ -106,15 +106,16 @@ pub const CRONJOB: Descriptor = Descriptor {
     crds: &[],
     policies: &[],
     rules: &[
+        // These are in the role of kube-controller-manager's cronjob-controller.
         Rule {
             groups: &["batch"],
             resources: &["cronjobs"],
-            verbs: &["list", "watch"],
+            verbs: &["get", "list", "watch"],
         },
         Rule {
             groups: &["batch"],
             resources: &["cronjobs/status"],
-            verbs: &["patch"],
+            verbs: &["update"],
         },
         Rule {
             groups: &["batch"],
@@ -271,7 +272,7 @@ impl<K: ScheduleResource> Reconciler for CronReconciler<K> {
 
     fn refused(&self, observed: &Observed<K>, effect: &Effect, why: &str, now: Timestamp) -> Plan {
         let uid = &observed.object.metadata().uid;
-        if matches!(effect, Effect::PatchStatus { target, .. } if target.uid == *uid) {
+        if effect.status_target().is_some_and(|target| target.uid == *uid) {
             // Later runs start at once, without waiting for another attempt to write the status.
             self.run_tracker.observe_refused_status(uid);
         }

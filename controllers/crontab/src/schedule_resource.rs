@@ -8,7 +8,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use portreeve_api::Resource;
 use portreeve_informer::Projection;
-use portreeve_reconcile::Object;
+use portreeve_reconcile::{Effect, Object, Target};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, value::RawValue};
 
@@ -79,6 +79,11 @@ pub(crate) trait ScheduleResource: Projection {
     /// Returns the new status, or `None` if the current one is already correct. `fault` is why the
     /// spec is invalid or a Job cannot start.
     fn status(&self, assessment: &Assessment<'_>, fault: Option<&Fault>) -> Option<Value>;
+
+    /// Returns the effect that writes a status.
+    fn write_status(target: Target, status: Value) -> Effect {
+        Effect::PatchStatus { target, status }
+    }
 }
 
 /// An object and its Jobs, and what this process has observed.

@@ -48,10 +48,7 @@ pub(crate) fn update<K: ScheduleResource>(
     let mut effects = one_time_events(object, assessment, fault);
     if let Some(status) = object.status(assessment, fault) {
         effects.extend(require_absent(input, &assessment.summary.missing));
-        effects.push(Effect::PatchStatus {
-            target: target(input),
-            status,
-        });
+        effects.push(K::write_status(target(input), status));
         effects.extend(transition_events(assessment));
         effects.extend(missed_run_effects(assessment));
     }

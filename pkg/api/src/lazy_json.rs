@@ -37,6 +37,12 @@ impl<'a> LazyValue<'a> {
         }
     }
 
+    /// Returns a value as text.
+    pub fn of(value: &impl Serialize) -> Self {
+        // Fails only for maps whose keys are no texts.
+        to_raw_value(value).map_or_else(|_| Self::null(), |text| Self::Text(Cow::Owned(text)))
+    }
+
     /// Returns `null`.
     pub fn null() -> Self {
         Self::Text(Cow::Borrowed(RawValue::NULL))

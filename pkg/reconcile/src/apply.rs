@@ -1,5 +1,7 @@
 //! The only writer of keyed controllers: runs a plan's effects in order and reports the result.
 
+mod replace;
+
 use std::{sync::Arc, time::Duration};
 
 use kube::{Client, core::response::StatusCause};
@@ -139,6 +141,7 @@ impl Applier {
                 let answer = self.client.request::<Box<RawValue>>(request).await;
                 return check_memory(effect, answer, state);
             }
+            Effect::Replace { .. } => return self.replace(effect, request, written).await,
             Effect::Create(_) => _ = state(RequestState::Sending),
             _ => {}
         }
@@ -207,7 +210,7 @@ fn found(response: &RawValue) -> Option<RequestState<'_>> {
 pub(crate) struct Written {
     /// The number of requests that may have changed something, and of events.
     pub(crate) writes: u32,
-    /// The version that the last status patch created.
+    /// The version that the last write of a status created.
     pub(crate) status_version: Option<Arc<str>>,
 }
 
@@ -217,7 +220,7 @@ struct Identified {
     metadata: Metadata,
 }
 
-/// The version of an object in the response to a patch. A response without it is a success too.
+/// The version of an object in the response to a write. A response without it is a success too.
 #[derive(Deserialize)]
 struct Patched {
     #[serde(default)]
@@ -240,9 +243,9 @@ enum StaleCacheError {
 #[error("the response is not an object: it has no metadata.uid")]
 struct NoObject;
 
-fn no_object(effect: &Effect) -> Applied {
+fn failed(effect: &Effect, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Applied {
     Applied::Failed {
-        error: EffectError::of(effect, NoObject),
+        error: EffectError::of(effect, source),
         after: Duration::ZERO,
         took: Duration::ZERO,
     }
@@ -254,7 +257,7 @@ fn check_absence(effect: &Effect, uid: &str, controller: &str, answer: kube::Res
         *found.uid == *uid && owner.is_some_and(|owner| *owner.uid == *controller)
     };
     match answer {
-        Ok(found) if found.metadata.uid.is_empty() => Some(no_object(effect)),
+        Ok(found) if found.metadata.uid.is_empty() => Some(failed(effect, NoObject)),
         Ok(found) if is_it(&found.metadata) => Some(Applied::Stale(EffectError::of(effect, StaleCacheError::There))),
         Ok(_) => None,
         Err(error) => classify_error(effect, error),
@@ -263,7 +266,7 @@ fn check_absence(effect: &Effect, uid: &str, controller: &str, answer: kube::Res
 
 fn check_presence(effect: &Effect, uid: &str, answer: kube::Result<Identified>) -> Option<Applied> {
     match answer {
-        Ok(found) if found.metadata.uid.is_empty() => Some(no_object(effect)),
+        Ok(found) if found.metadata.uid.is_empty() => Some(failed(effect, NoObject)),
         Ok(found) if *found.metadata.uid == *uid && !found.metadata.is_terminating() => None,
         Ok(_) => Some(Applied::Stale(EffectError::of(effect, StaleCacheError::Gone))),
         // This includes a 404, which means that the object is gone.
@@ -280,7 +283,7 @@ fn check_memory(
     let is_changed = match answer {
         Ok(response) => match found(&response) {
             Some(state) => observe(state),
-            None => return Some(no_object(effect)),
+            None => return Some(failed(effect, NoObject)),
         },
         Err(error) => {
             if let Some(ended) = classify_error(effect, error) {

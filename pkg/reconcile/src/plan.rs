@@ -84,6 +84,16 @@ pub enum Effect {
         /// The `status` to merge.
         status: Value,
     },
+    /// GET, then PUT of a subresource, only on the target's version. For a kind on which the role
+    /// of kube-controller-manager permits `update` and not `patch`.
+    Replace {
+        /// The object.
+        target: Target,
+        /// The subresource, such as `status`.
+        subresource: &'static str,
+        /// A merge patch for the object that was read.
+        changes: Value,
+    },
     /// DELETE, only of the object with the target's UID and version.
     Delete {
         /// The object.
@@ -141,6 +151,21 @@ pub enum Effect {
         /// The start of the measured time.
         since: Timestamp,
     },
+}
+
+impl Effect {
+    /// Returns the object whose status this effect writes.
+    pub fn status_target(&self) -> Option<&Target> {
+        match self {
+            Self::PatchStatus { target, .. }
+            | Self::Replace {
+                target,
+                subresource: "status",
+                ..
+            } => Some(target),
+            _ => None,
+        }
+    }
 }
 
 /// A whole manifest.
@@ -252,6 +277,9 @@ impl fmt::Display for Effect {
             Self::Create(object) => write!(f, "create {} {}", object.resource.kind, object.key),
             Self::Apply { object, .. } => write!(f, "apply {} {}", object.resource.kind, object.key),
             Self::PatchStatus { target, .. } => write!(f, "patch status of {} {}", target.resource.kind, target.key),
+            Self::Replace {
+                target, subresource, ..
+            } => write!(f, "replace {subresource} of {} {}", target.resource.kind, target.key),
             Self::Delete { target, .. } => write!(f, "delete {} {}", target.resource.kind, target.key),
             Self::RequireAbsent { resource, key, .. } => write!(f, "check that {} {key} does not exist", resource.kind),
             Self::RequirePresent { resource, key, .. } => write!(f, "check that {} {key} exists", resource.kind),

@@ -7,18 +7,18 @@ use kube::{
     api::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy},
     core::request,
 };
-use portreeve_api::{ObjectKey, Resource};
+use portreeve_api::{LazyObject, ObjectKey, Resource};
 use serde_json::{Value, json};
 
-use crate::{Effect, Object, Propagation};
+use crate::{Effect, Object, Propagation, Target};
 
 /// An effect could not be turned into a request. This is a bug in the controller that planned it.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to build the request")]
 pub(crate) struct BuildRequestError(#[source] Box<dyn std::error::Error + Send + Sync>);
 
-/// Builds the request of an effect. Returns `None` for effects without a request, which are events
-/// and metrics.
+/// Builds the request of an effect, for [`Effect::Replace`] the first one. Returns `None` for
+/// effects without a request, which are events and metrics.
 pub(crate) fn of(effect: &Effect, manager: &str) -> Result<Option<Request<Vec<u8>>>, BuildRequestError> {
     let failed = |source: request::Error| BuildRequestError(source.into());
     let request = match effect {
@@ -60,12 +60,33 @@ pub(crate) fn of(effect: &Effect, manager: &str) -> Result<Option<Request<Vec<u8
             };
             collection(&target.resource, &target.key).delete(&target.key.name, &parameters)
         }
-        Effect::RequireAbsent { resource, key, .. }
+        Effect::Replace {
+            target: Target { resource, key, .. },
+            ..
+        }
+        | Effect::RequireAbsent { resource, key, .. }
         | Effect::RequirePresent { resource, key, .. }
         | Effect::Read { resource, key } => collection(resource, key).get(&key.name, &GetParams::default()),
         Effect::Event(..) | Effect::Count { .. } | Effect::ObserveLatency { .. } => return Ok(None),
     };
     request.map(Some).map_err(failed)
+}
+
+/// Builds the PUT of an [`Effect::Replace`] from the object that was read.
+pub(crate) fn put(
+    target: &Target,
+    subresource: &'static str,
+    read: &LazyObject<'_>,
+    manager: &str,
+) -> Result<Request<Vec<u8>>, BuildRequestError> {
+    let body = serde_json::to_vec(read).map_err(|source| BuildRequestError(source.into()))?;
+    let parameters = PostParams {
+        field_manager: Some(manager.to_owned()),
+        ..PostParams::default()
+    };
+    let request =
+        collection(&target.resource, &target.key).replace_subresource(subresource, &target.key.name, &parameters, body);
+    request.map_err(|source| BuildRequestError(source.into()))
 }
 
 fn collection(resource: &Resource, key: &ObjectKey) -> request::Request {
@@ -152,6 +173,27 @@ mod tests {
             body,
             json!({"metadata": {"uid": "u1", "resourceVersion": "7"}, "status": {"ready": true}})
         );
+    }
+
+    #[test]
+    fn a_replacement_reads_the_object_and_puts_what_it_is_given() {
+        let effect = Effect::Replace {
+            target: target(),
+            subresource: "finalize",
+            changes: json!({}),
+        };
+        let get = of(&effect, "manager").unwrap().unwrap();
+        assert_eq!(
+            (get.method().as_str(), get.uri().path()),
+            ("GET", "/api/v1/namespaces/n/pods/a")
+        );
+        let read: LazyObject<'_> = serde_json::from_str(r#"{"metadata":{"uid":"u1"}}"#).unwrap();
+        let put = put(&target(), "finalize", &read, "manager").unwrap();
+        assert_eq!(
+            format!("{} {}", put.method(), put.uri()),
+            "PUT /api/v1/namespaces/n/pods/a/finalize?&fieldManager=manager"
+        );
+        assert_eq!(put.body(), br#"{"metadata":{"uid":"u1"}}"#);
     }
 
     #[test]

@@ -96,7 +96,7 @@ fn every_write_except_create_has_preconditions() {
                         let job = &simulation.jobs[&*target.key.name];
                         assert_eq!((target.uid, target.version), identity(job), "{case}");
                     }
-                    Effect::PatchStatus { target, .. } | Effect::Event(target, _) => {
+                    Effect::PatchStatus { target, .. } | Effect::Replace { target, .. } | Effect::Event(target, _) => {
                         assert_eq!((target.uid, target.version), identity(&simulation.object), "{case}");
                     }
                     Effect::RequireAbsent { key, uid, .. } => {
@@ -178,7 +178,7 @@ fn rejection_of_one_write_does_not_block_the_others() {
 #[test]
 fn rejected_first_status_is_reported_and_delays_the_first_run() {
     let mut simulation = Simulation::<CachedCronTab>::new("0 * * * *", "08:30");
-    simulation.rejections = vec![("patch status", "not allowed")];
+    simulation.rejections = vec![("write status", "not allowed")];
     simulation.set_clock("09:00");
     simulation.converge();
     assert_eq!(simulation.reasons(), ["FailedStatusUpdate"]);

@@ -1,4 +1,5 @@
 mod corpus;
+mod replace;
 
 use parking_lot::Mutex;
 use portreeve_api::{ObjectKey, Resource};
@@ -17,7 +18,7 @@ use crate::{
 
 const PODS: Resource = Resource::namespaced("", "v1", "Pod", "pods");
 
-fn target() -> Target {
+pub(super) fn target() -> Target {
     Target {
         resource: PODS,
         key: ObjectKey::namespaced("n", "a"),

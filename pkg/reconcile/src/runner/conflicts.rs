@@ -94,6 +94,11 @@ fn identity(effect: &Effect) -> Option<u64> {
         Effect::PatchStatus { target, .. } => {
             ("status", &target.resource, &target.key, &target.uid, &target.version).hash(&mut hasher);
         }
+        Effect::Replace {
+            target, subresource, ..
+        } => {
+            (subresource, &target.resource, &target.key, &target.uid, &target.version).hash(&mut hasher);
+        }
         Effect::Delete { target, .. } => {
             ("delete", &target.resource, &target.key, &target.uid, &target.version).hash(&mut hasher);
         }

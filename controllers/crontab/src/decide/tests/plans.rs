@@ -12,7 +12,7 @@ use crate::{cronjob::CachedCronJob, crontab::CachedCronTab};
 fn brief(effect: &Effect) -> String {
     match effect {
         Effect::Create(object) => format!("create {}", readable(&object.key.name)),
-        Effect::PatchStatus { .. } => "status".to_owned(),
+        Effect::PatchStatus { .. } | Effect::Replace { .. } => "status".to_owned(),
         Effect::Delete { target, .. } => format!("delete {}", readable(&target.key.name)),
         Effect::RequireAbsent { key, .. } => format!("no {}?", readable(&key.name)),
         Effect::Read { key, .. } => format!("read {}", readable(&key.name)),

@@ -40,7 +40,7 @@ pub(super) struct Simulation<K> {
     process: Process,
     pub(super) record: Record,
     /// How the texts of rejected effects start (`create`, `delete`, `check that` or
-    /// `patch status`), and the apiserver's messages.
+    /// `write status`), and the apiserver's messages.
     pub(super) rejections: Vec<(&'static str, &'static str)>,
     pub(super) is_namespace_terminating: bool,
     /// Whether the apiserver creates the next Job, and its answer is lost.

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{cronjob::CachedCronJob, crontab::CachedCronTab};
 
-const REJECTION: (&str, &str) = ("patch status", "conversion webhook for stable.example.com/v1 failed");
+const REJECTION: (&str, &str) = ("write status", "conversion webhook for stable.example.com/v1 failed");
 const POLICIES: [&str; 3] = ["Allow", "Forbid", "Replace"];
 
 /// Returns a schedule with this policy, at 09:30, whose status cannot be written any more.

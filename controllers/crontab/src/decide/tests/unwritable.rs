@@ -15,7 +15,7 @@ use crate::{
     cronjob::CachedCronJob, crontab::CachedCronTab, job::CachedJob, origin::Origin, replaced_runs::ReplacedRuns,
 };
 
-const REJECTION: (&str, &str) = ("patch status", "conversion webhook for stable.example.com/v1 failed");
+const REJECTION: (&str, &str) = ("write status", "conversion webhook for stable.example.com/v1 failed");
 const ANNOTATION: &str = "stable.example.com/replaced-runs";
 
 /// Returns a schedule with the policy Replace, at 09:30, whose status cannot be written any more.

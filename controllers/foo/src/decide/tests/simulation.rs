@@ -255,12 +255,7 @@ impl Simulation {
                 };
             }
             Effect::Event(..) => Outcome::Done,
-            Effect::RequireAbsent { .. }
-            | Effect::Read { .. }
-            | Effect::Count { .. }
-            | Effect::ObserveLatency { .. } => {
-                panic!("no Foo needs {effect}")
-            }
+            _ => panic!("no Foo needs {effect}"),
         };
         self.done.push(effect.to_string());
         outcome

@@ -40,14 +40,18 @@ impl<K: Sample> Simulation<K> {
     }
 
     fn answer(&mut self, effect: &Effect) -> Outcome {
-        let text = effect.to_string();
+        let text = match effect.status_target() {
+            Some(_) => "write status".to_owned(),
+            None => effect.to_string(),
+        };
         if let Some((_, why)) = self.rejections.iter().find(|(verb, _)| text.starts_with(verb)) {
             return Outcome::Rejected(Box::new(effect.clone()), why);
         }
         match effect {
             Effect::Create(_) if self.is_namespace_terminating => Outcome::Over,
             Effect::Create(object) => self.create(object),
-            Effect::PatchStatus { target, status } => self.patch_status(target, status),
+            Effect::PatchStatus { target, status } => self.write_status(target, status),
+            Effect::Replace { target, changes, .. } => self.write_status(target, &changes["status"]),
             Effect::Delete { target, propagation } => self.delete(target, *propagation),
             Effect::RequireAbsent {
                 key, uid, controller, ..
@@ -98,7 +102,7 @@ impl<K: Sample> Simulation<K> {
         Outcome::Done
     }
 
-    fn patch_status(&mut self, target: &Target, status: &Value) -> Outcome {
+    fn write_status(&mut self, target: &Target, status: &Value) -> Outcome {
         assert_eq!(target.resource, K::RESOURCE);
         if (&target.uid, &target.version) != (&identity(&self.object).0, &identity(&self.object).1) {
             return Outcome::Stale;

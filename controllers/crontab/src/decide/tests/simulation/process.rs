@@ -203,5 +203,5 @@ impl<K: Sample> Simulation<K> {
 }
 
 fn is_rejected_status(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Rejected(effect, _) if matches!(**effect, Effect::PatchStatus { .. }))
+    matches!(outcome, Outcome::Rejected(effect, _) if effect.status_target().is_some())
 }

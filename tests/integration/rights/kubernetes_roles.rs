@@ -1,0 +1,60 @@
+//! The roles of kube-controller-manager's controllers, which the apiserver creates: ours with the
+//! same name need no more.
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
+use kube::Api;
+use portreeve_reconcile::{Descriptor, Rule};
+use portreeve_testing::ControlPlane;
+
+const ROLES: &[(Descriptor, &str)] = &[
+    (portreeve_crontab::CRONJOB, "system:controller:cronjob-controller"),
+    (
+        portreeve_garbagecollector::DESCRIPTOR,
+        "system:controller:generic-garbage-collector",
+    ),
+    (
+        portreeve_ttlafterfinished::DESCRIPTOR,
+        "system:controller:ttl-after-finished-controller",
+    ),
+];
+
+fn contains(list: Option<&Vec<String>>, item: &str) -> bool {
+    list.is_some_and(|list| list.iter().any(|known| known == item || known == "*"))
+}
+
+/// Returns the permissions of this rule that no rule of the role grants.
+fn missing(needed: &Rule, grants: &[PolicyRule]) -> Vec<String> {
+    let mut missing = Vec::new();
+    for group in needed.groups {
+        for resource in needed.resources {
+            for verb in needed.verbs {
+                let is_granted = grants.iter().any(|grant| {
+                    contains(grant.api_groups.as_ref(), group)
+                        && contains(grant.resources.as_ref(), resource)
+                        && contains(Some(&grant.verbs), verb)
+                });
+                if !is_granted {
+                    missing.push(format!("{verb} {resource}.{group}"));
+                }
+            }
+        }
+    }
+    missing
+}
+
+#[tokio::test]
+async fn the_roles_of_kubernetes_controllers_suffice() -> Result<()> {
+    let plane = ControlPlane::shared().await;
+    let roles: Api<ClusterRole> = Api::all(plane.client()?);
+    for (descriptor, name) in ROLES {
+        let grants = roles.get(name).await?.rules.unwrap_or_default();
+        let missing: Vec<_> = descriptor
+            .rules
+            .iter()
+            .flat_map(|needed| missing(needed, &grants))
+            .collect();
+        ensure!(missing.is_empty(), "{name} lacks {missing:?} of {}", descriptor.name);
+    }
+    Ok(())
+}
