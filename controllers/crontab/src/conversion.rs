@@ -23,6 +23,7 @@ mod v2_only;
 use std::mem;
 
 use portreeve_api::{LazyObject, LazyValue};
+use portreeve_reconcile::admission::ConversionError;
 
 use self::{
     annotations::Annotations,
@@ -44,15 +45,17 @@ const DROPPED: &str = r#"{"dropped":true}"#;
 /// # Errors
 ///
 /// Returns an error only if the version is not one of ours, whatever the object contains.
-pub(crate) fn convert(object: &mut LazyObject<'_>, api_version: &str) -> Result<(), String> {
+pub(crate) fn convert(object: &mut LazyObject<'_>, api_version: &str) -> Result<(), ConversionError> {
     if api_version == CRONTABS_V2.api_version() {
         to_v2(object);
     } else if api_version == CRONTABS.api_version() {
         to_v1(object);
     } else {
-        return Err(format!(
-            "cannot convert to {api_version:?}: CronTabs have the versions v1 and v2"
-        ));
+        return Err(ConversionError::UnknownVersion {
+            api_version: api_version.to_owned(),
+            kinds: "CronTabs",
+            known: "v1 and v2",
+        });
     }
     Ok(())
 }

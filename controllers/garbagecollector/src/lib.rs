@@ -67,15 +67,20 @@ fn flags() -> Vec<clap::Arg> {
     ]
 }
 
+/// An entry of `--gc-ignore-resources` that is no resource.
+#[derive(Debug, thiserror::Error)]
+#[error("expected RESOURCE.GROUP, such as events.events.k8s.io")]
+struct InvalidResource;
+
 /// Parses one entry of `--gc-ignore-resources`. An empty entry, as after a trailing comma, is
 /// ignored.
-fn ignorable(name: &str) -> Result<String, String> {
+fn ignorable(name: &str) -> Result<String, InvalidResource> {
     let name = name.trim();
     let is_part = |letter| matches!(letter, 'a'..='z' | '0'..='9' | '-' | '.');
     if name.chars().all(is_part) {
         Ok(name.to_owned())
     } else {
-        Err("expected RESOURCE.GROUP, such as events.events.k8s.io".to_owned())
+        Err(InvalidResource)
     }
 }
 

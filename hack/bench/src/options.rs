@@ -99,12 +99,17 @@ impl Options {
     }
 }
 
+/// A text that is no positive duration.
+#[derive(Debug, thiserror::Error)]
+#[error("give a duration such as 30s, 5m or 1h")]
+struct InvalidDuration;
+
 /// Parses a duration in Go's notation, such as `1h` or `1m30s`.
-fn duration(text: &str) -> Result<Duration, String> {
+fn duration(text: &str) -> Result<Duration, InvalidDuration> {
     let parsed = text.parse::<SignedDuration>().ok();
     let duration = parsed.and_then(|parsed| Duration::try_from(parsed).ok());
     let positive = duration.filter(|duration| !duration.is_zero());
-    positive.ok_or_else(|| "give a duration such as 30s, 5m or 1h".to_owned())
+    positive.ok_or(InvalidDuration)
 }
 
 #[cfg(test)]

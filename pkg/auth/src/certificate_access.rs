@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use http::HeaderMap;
 use parking_lot::RwLock;
 use portreeve_client::error_chain;
-use portreeve_serving::{AccessControl, Decision, User};
+use portreeve_serving::{AccessControl, AccessError, Decision, User};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use tokio::time::sleep;
 
@@ -78,18 +78,18 @@ impl AccessControl for CertificateAccess {
         &'a self,
         certificates: &'a [CertificateDer<'static>],
         _: &'a HeaderMap,
-    ) -> BoxFuture<'a, Result<User, String>> {
+    ) -> BoxFuture<'a, Result<User, AccessError>> {
         Box::pin(async move {
             let Some(ca) = self.ca.as_ref().filter(|_| !certificates.is_empty()) else {
                 return Ok(User::anonymous());
             };
             let subject = ca.bundle.read().verify(certificates, UnixTime::now());
-            let subject = subject.map_err(|error| ca.report(error_chain(&error)))?;
+            let subject = subject.map_err(|error| AccessError::new(ca.report(error_chain(&error))))?;
             Ok(subject.into_user().unwrap_or_else(User::anonymous))
         })
     }
 
-    fn authorize<'a>(&'a self, user: &'a User, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<Decision, String>> {
+    fn authorize<'a>(&'a self, user: &'a User, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<Decision, AccessError>> {
         Box::pin(async move {
             match &self.ca {
                 Some(ca) if user.is_anonymous() => {

@@ -7,7 +7,7 @@ use http::HeaderMap;
 use kube::Client;
 use parking_lot::RwLock;
 use portreeve_client::{AlwaysOpen, Connection, Outage, error_chain};
-use portreeve_serving::{AccessControl, Decision, User};
+use portreeve_serving::{AccessControl, AccessError, Decision, User};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use tokio::time::Instant;
 
@@ -204,7 +204,7 @@ impl AccessControl for DelegatedAccess {
         &'a self,
         certificates: &'a [CertificateDer<'static>],
         headers: &'a HeaderMap,
-    ) -> BoxFuture<'a, Result<User, String>> {
+    ) -> BoxFuture<'a, Result<User, AccessError>> {
         Box::pin(async move {
             let started = Instant::now();
             let found = self.find_user(certificates, headers).await;
@@ -213,7 +213,7 @@ impl AccessControl for DelegatedAccess {
             match found {
                 Ok(None) => Ok(User::anonymous()),
                 Ok(Some(user)) => Ok(with_group(user)),
-                Err(error) => Err(error_chain(&error)),
+                Err(error) => Err(AccessError::new(error_chain(&error))),
             }
         })
     }
@@ -223,7 +223,7 @@ impl AccessControl for DelegatedAccess {
         user: &'a User,
         verb: &'a str,
         path: &'a str,
-    ) -> BoxFuture<'a, Result<Decision, String>> {
+    ) -> BoxFuture<'a, Result<Decision, AccessError>> {
         Box::pin(async move {
             let started = Instant::now();
             let decision = if user.groups.iter().any(|group| group == PRIVILEGED) {
@@ -237,7 +237,7 @@ impl AccessControl for DelegatedAccess {
                 Err(_) => "error",
             };
             self.metrics.authorization.observe(result, started.elapsed());
-            decision.map_err(|error| error_chain(&error))
+            decision.map_err(|error| AccessError::new(error_chain(&error)))
         })
     }
 

@@ -78,11 +78,16 @@ pub struct Args {
     pub requestheader_extra_headers_prefix: Vec<String>,
 }
 
+/// A header without a name.
+#[derive(Debug, thiserror::Error)]
+#[error("expected the name of a header, such as x-remote-user")]
+struct InvalidHeader;
+
 /// Parses the name of a header, or a prefix of names. An empty one would match every header.
-fn header(text: &str) -> Result<String, String> {
+fn header(text: &str) -> Result<String, InvalidHeader> {
     let name = text.trim();
     if name.is_empty() {
-        return Err("expected the name of a header, such as x-remote-user".to_owned());
+        return Err(InvalidHeader);
     }
     Ok(name.to_owned())
 }

@@ -65,22 +65,31 @@ pub struct Args {
     pub context: Option<String>,
 }
 
+/// A text that is no limit of requests per second.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("expected 0 (no limit) or requests per second from 0.001 to 1000000")]
+pub struct InvalidQps;
+
 /// Parses the requests per second of a flag such as `--kube-api-qps`. 0 means no limit.
 ///
 /// # Errors
 ///
 /// Returns an error that names the valid values.
-pub fn parse_qps(text: &str) -> Result<f32, String> {
+pub fn parse_qps(text: &str) -> Result<f32, InvalidQps> {
     match text.parse::<f32>() {
         Ok(rate) if rate == 0.0 || (0.001..=1e6).contains(&rate) => Ok(rate),
-        _ => Err("expected 0 (no limit) or requests per second from 0.001 to 1000000".to_owned()),
+        _ => Err(InvalidQps),
     }
 }
 
-fn master(text: &str) -> Result<Uri, String> {
+/// A value of `--master` that is not usable.
+#[derive(Debug, thiserror::Error)]
+#[error("expected a URL such as https://10.0.0.1:6443")]
+struct InvalidMaster;
+
+fn master(text: &str) -> Result<Uri, InvalidMaster> {
     let url = text.parse::<Uri>().ok();
-    url.and_then(|url| address(&url))
-        .ok_or_else(|| "expected a URL such as https://10.0.0.1:6443".to_owned())
+    url.and_then(|url| address(&url)).ok_or(InvalidMaster)
 }
 
 /// Returns scheme, host, port and path of an apiserver's URL, or `None` when the URL is not usable.

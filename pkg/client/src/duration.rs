@@ -4,19 +4,24 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 
+/// A text that is no duration in Go's format.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("expected a duration such as 30s, 1m30s or 12h")]
+pub struct InvalidDuration;
+
 /// Parses a duration in Go's format: `12h`, `1m30s`, `500ms`, or a bare `0`.
 ///
 /// # Errors
 ///
 /// Returns an error that shows the expected format.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
+pub fn parse_duration(text: &str) -> Result<Duration, InvalidDuration> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
     let parsed = text.parse::<SignedDuration>().ok();
     parsed
         .and_then(|parsed| Duration::try_from(parsed).ok())
-        .ok_or_else(|| "expected a duration such as 30s, 1m30s or 12h".to_owned())
+        .ok_or(InvalidDuration)
 }
 
 #[cfg(test)]

@@ -40,8 +40,8 @@ mod time_limit;
 pub use api_error_kind::{
     ApiErrorKind, FENCED_BY_SERVER, is_object_not_found, is_timeout, is_unavailable, retry_after,
 };
-pub use config::{Args, Connection, Error, Settings, parse_qps};
-pub use duration::parse_duration;
+pub use config::{Args, Connection, Error, InvalidQps, Settings, parse_qps};
+pub use duration::{InvalidDuration, parse_duration};
 pub use error_chain::error_chain;
 pub use fence::{AlwaysOpen, Fence, Fenced, ReadOnly};
 pub use metrics::Metrics;

@@ -91,7 +91,7 @@ fn parse_fields(text: &str, dialect: Dialect<'_>) -> Result<Fields, Error> {
             let parsed = item(text, field, dialect).map_err(|reason| Error::Item {
                 field,
                 value: text.to_owned(),
-                reason,
+                reason: reason.to_string(),
             })?;
             stars[index] |= parsed.is_star;
             open[index] |= parsed.is_open;
@@ -115,6 +115,32 @@ fn parse_fields(text: &str, dialect: Dialect<'_>) -> Result<Fields, Error> {
     })
 }
 
+/// The mistake in an item, with what to write instead.
+#[derive(Debug, thiserror::Error)]
+enum InvalidItem {
+    #[error("the range ends before it begins; write it in ascending order within {min} to {max}")]
+    Descending { min: u32, max: u32 },
+    #[error("write H, H(a-b), H/n or H(a-b)/n")]
+    Hash,
+    #[error("must be a whole number, 0 or more")]
+    NoNumber,
+    #[error("must be from {min} to {max}{aliases}")]
+    OutOfRange {
+        min: u32,
+        max: u32,
+        /// The names of the values as the end of the sentence, or an empty text.
+        aliases: &'static str,
+    },
+    #[error("it has more than one -")]
+    SeveralDashes,
+    #[error("it has more than one /")]
+    SeveralSlashes,
+    #[error("the number is too large")]
+    TooLarge,
+    #[error("the step must be 1 or more")]
+    ZeroStep,
+}
+
 struct Parsed {
     item: Item,
     /// Whether the item is a `*` or `?` without a step over 1. If one of the two day fields has
@@ -125,13 +151,13 @@ struct Parsed {
 }
 
 /// Parses one item: `*`, `?`, `N`, `N-M` or `H`, each with an optional step.
-fn item(text: &str, field: Field, dialect: Dialect<'_>) -> Result<Parsed, String> {
+fn item(text: &str, field: Field, dialect: Dialect<'_>) -> Result<Parsed, InvalidItem> {
     let (min, max) = field.bounds();
     let mut parts = text.split('/');
     let range = parts.next().unwrap_or_default();
     let step = parts.next();
     if parts.next().is_some() {
-        return Err("it has more than one /".to_owned());
+        return Err(InvalidItem::SeveralSlashes);
     }
     if let (Dialect::CronTab { uid }, Some(within)) = (dialect, range.strip_prefix('H')) {
         return parse_h(within, step, field, uid);
@@ -146,7 +172,7 @@ fn item(text: &str, field: Field, dialect: Dialect<'_>) -> Result<Parsed, String
         (first, last.map_or(Ok(first), |last| value(last, field))?)
     };
     if !is_any && ends.next().is_some() {
-        return Err("it has more than one -".to_owned());
+        return Err(InvalidItem::SeveralDashes);
     }
     let step = match step {
         None => 1,
@@ -167,24 +193,22 @@ fn item(text: &str, field: Field, dialect: Dialect<'_>) -> Result<Parsed, String
     })
 }
 
-fn check(first: u32, last: u32, step: u32, min: u32, max: u32) -> Result<(), String> {
+fn check(first: u32, last: u32, step: u32, min: u32, max: u32) -> Result<(), InvalidItem> {
     if first < min || last > max {
-        return Err(format!("must be from {min} to {max}"));
+        return Err(InvalidItem::OutOfRange { min, max, aliases: "" });
     }
     if first > last {
-        return Err(format!(
-            "the range ends before it begins; write it in ascending order within {min} to {max}"
-        ));
+        return Err(InvalidItem::Descending { min, max });
     }
     if step == 0 {
-        return Err("the step must be 1 or more".to_owned());
+        return Err(InvalidItem::ZeroStep);
     }
     Ok(())
 }
 
 /// Parses `H` or `H(a-b)`, each with an optional step. A hash of the object's UID chooses the
 /// value, so it stays the same for the object's whole life.
-fn parse_h(within: &str, step: Option<&str>, field: Field, uid: &str) -> Result<Parsed, String> {
+fn parse_h(within: &str, step: Option<&str>, field: Field, uid: &str) -> Result<Parsed, InvalidItem> {
     let (min, max) = field.bounds();
     // The 28th is the last day that every month has.
     let max = if field == Field::DayOfMonth { 28 } else { max };
@@ -193,7 +217,7 @@ fn parse_h(within: &str, step: Option<&str>, field: Field, uid: &str) -> Result<
     } else {
         let range = within.strip_prefix('(').and_then(|within| within.strip_suffix(')'));
         let ends = range.and_then(|range| range.split_once('-'));
-        let (first, last) = ends.ok_or_else(|| "write H, H(a-b), H/n or H(a-b)/n".to_owned())?;
+        let (first, last) = ends.ok_or(InvalidItem::Hash)?;
         (value(first, field)?, value(last, field)?)
     };
     let index = Field::ALL.iter().position(|other| *other == field).unwrap_or_default();
@@ -220,7 +244,7 @@ fn fnv1a(bytes: impl Iterator<Item = u8>) -> u64 {
     })
 }
 
-fn value(text: &str, field: Field) -> Result<u32, String> {
+fn value(text: &str, field: Field) -> Result<u32, InvalidItem> {
     let (min, max) = field.bounds();
     let lower = text.to_lowercase();
     let named = field.names().iter().position(|name| *name == lower);
@@ -232,18 +256,16 @@ fn value(text: &str, field: Field) -> Result<u32, String> {
         Field::DayOfWeek => " (0 is Sunday), or SUN to SAT",
         _ => "",
     };
-    number(text).map_err(|_| format!("must be from {min} to {max}{aliases}"))
+    number(text).map_err(|_| InvalidItem::OutOfRange { min, max, aliases })
 }
 
 /// Parses a number as Go's Atoi does: a plus sign is allowed. A number over 32 bits becomes the
 /// maximum, which is too large for every field.
-fn number(text: &str) -> Result<u32, String> {
+fn number(text: &str) -> Result<u32, InvalidItem> {
     let digits = text.strip_prefix('+').unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err("must be a whole number, 0 or more".to_owned());
+        return Err(InvalidItem::NoNumber);
     }
-    let number = digits
-        .parse::<i64>()
-        .map_err(|_| "the number is too large".to_owned())?;
+    let number = digits.parse::<i64>().map_err(|_| InvalidItem::TooLarge)?;
     Ok(u32::try_from(number).unwrap_or(u32::MAX))
 }

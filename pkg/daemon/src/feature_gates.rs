@@ -26,21 +26,34 @@ pub(crate) struct FeatureGate {
     is_enabled: bool,
 }
 
+/// The mistake in an item of the flag.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InvalidFeatureGate {
+    #[error("expected NAME=true or NAME=false, with a name of {}", names())]
+    NoValue,
+    #[error("unknown feature {name:?}; known are {}", names())]
+    UnknownFeature { name: String },
+    #[error("the value of {name} must be true or false, not {value:?}")]
+    Value { name: &'static str, value: String },
+}
+
+fn names() -> String {
+    FEATURES.map(|(name, _)| name).join(", ")
+}
+
 impl FromStr for FeatureGate {
-    type Err = String;
+    type Err = InvalidFeatureGate;
 
     /// Parses `NAME=true` or `NAME=false`. The name may have Kubernetes' prefix `kube:`.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let names = FEATURES.map(|(name, _)| name).join(", ");
-        let (name, value) = text
-            .split_once('=')
-            .ok_or_else(|| format!("expected NAME=true or NAME=false, with a name of {names}"))?;
+    fn from_str(text: &str) -> Result<Self, InvalidFeatureGate> {
+        let (name, value) = text.split_once('=').ok_or(InvalidFeatureGate::NoValue)?;
         let name = name.strip_prefix("kube:").unwrap_or(name);
         let found = FEATURES.into_iter().find(|(known, _)| *known == name);
-        let (_, feature) = found.ok_or_else(|| format!("unknown feature {name:?}; known are {names}"))?;
-        let is_enabled = value
-            .parse()
-            .map_err(|_| format!("the value of {name} must be true or false, not {value:?}"))?;
+        let (name, feature) = found.ok_or_else(|| InvalidFeatureGate::UnknownFeature { name: name.to_owned() })?;
+        let is_enabled = value.parse().map_err(|_| InvalidFeatureGate::Value {
+            name,
+            value: value.to_owned(),
+        })?;
         Ok(Self { feature, is_enabled })
     }
 }
@@ -93,7 +106,7 @@ mod tests {
             ),
             ("ComponentFlagz=yes", "must be true or false, not \"yes\""),
         ] {
-            let error = text.parse::<FeatureGate>().unwrap_err();
+            let error = text.parse::<FeatureGate>().unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
     }

@@ -175,12 +175,17 @@ pub(crate) fn flow_schema(account: &Account, election: &portreeve_leader::Args) 
     flow_schema::flow_schema(account, election.namespace_or(&account.namespace))
 }
 
+/// A name with characters that are not allowed.
+#[derive(Debug, thiserror::Error)]
+#[error("use only lower case letters, digits, dashes and dots")]
+struct InvalidName;
+
 /// Checks that the name of an object has no characters with a meaning in CEL, because it becomes
 /// part of CEL expressions.
-fn name(text: &str) -> Result<String, String> {
+fn name(text: &str) -> Result<String, InvalidName> {
     let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
     if text.is_empty() || !text.bytes().all(is_allowed) {
-        return Err("use only lower case letters, digits, dashes and dots".to_owned());
+        return Err(InvalidName);
     }
     Ok(text.to_owned())
 }

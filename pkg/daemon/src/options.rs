@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use portreeve_client::parse_duration;
+use portreeve_client::{InvalidDuration, parse_duration};
 use portreeve_informer::InformerConfig;
 use portreeve_leader::Heartbeat;
 use portreeve_manager::selection::{Selection, UnknownNames};
@@ -273,12 +273,21 @@ impl ManagerArgs {
     }
 }
 
+/// The mistake in a value of `--watch-idle-timeout`.
+#[derive(Debug, thiserror::Error)]
+enum InvalidIdleTimeout {
+    #[error(transparent)]
+    NoDuration(InvalidDuration),
+    #[error("a watch takes time to begin: give 1s or more")]
+    TooShort,
+}
+
 /// Parses `--watch-idle-timeout`. The minimum is one second, because shorter timeouts would restart
 /// watches constantly.
-fn parse_idle_timeout(text: &str) -> Result<Duration, String> {
-    let idle = parse_duration(text)?;
+fn parse_idle_timeout(text: &str) -> Result<Duration, InvalidIdleTimeout> {
+    let idle = parse_duration(text).map_err(InvalidIdleTimeout::NoDuration)?;
     if idle < Duration::from_secs(1) {
-        return Err("a watch takes time to begin: give 1s or more".to_owned());
+        return Err(InvalidIdleTimeout::TooShort);
     }
     Ok(idle)
 }

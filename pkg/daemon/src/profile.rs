@@ -60,13 +60,20 @@ pub(crate) fn routes() -> Router {
     let slot = Arc::new(Semaphore::new(1));
     let page = async move |Query(pairs): Query<Vec<(String, String)>>| match length(&pairs) {
         Ok(length) => take(length, &slot).await,
-        Err(problem) => (StatusCode::BAD_REQUEST, problem).into_response(),
+        Err(error) => (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
     };
     Router::new().route(PATH, get(page))
 }
 
+/// A query that asks for a length that is not allowed.
+#[derive(Debug, Eq, PartialEq, thiserror::Error)]
+#[error("invalid seconds={text:?}: send a whole number from 1 to {LONGEST_SECONDS}, as in ?seconds=30")]
+struct InvalidLength {
+    text: String,
+}
+
 /// Returns the length that the query asks for.
-fn length(pairs: &[(String, String)]) -> Result<Duration, String> {
+fn length(pairs: &[(String, String)]) -> Result<Duration, InvalidLength> {
     let text = pairs.iter().find(|(name, _)| name == "seconds");
     let Some((_, text)) = text.filter(|(_, text)| !text.is_empty()) else {
         return Ok(Duration::from_secs(DEFAULT_SECONDS));
@@ -75,9 +82,7 @@ fn length(pairs: &[(String, String)]) -> Result<Duration, String> {
         .parse()
         .ok()
         .filter(|seconds| (1..=LONGEST_SECONDS).contains(seconds));
-    let seconds = seconds.ok_or_else(|| {
-        format!("invalid seconds={text:?}: send a whole number from 1 to {LONGEST_SECONDS}, as in ?seconds=30\n")
-    });
+    let seconds = seconds.ok_or_else(|| InvalidLength { text: text.clone() });
     seconds.map(Duration::from_secs)
 }
 
@@ -189,7 +194,7 @@ mod tests {
             assert_eq!(length(query), Ok(expected), "{query:?}");
         }
         for invalid in ["0", "301", "-1", "1.5", "5s", " 5", "18446744073709551616", "é\n"] {
-            let problem = length(&[("seconds", invalid)]).unwrap_err();
+            let problem = length(&[("seconds", invalid)]).unwrap_err().to_string();
             assert!(
                 problem.contains("from 1 to 300") && problem.lines().count() == 1,
                 "{problem}"

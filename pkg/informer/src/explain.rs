@@ -3,7 +3,7 @@
 //!
 //! Architecture Invariant: pure.
 
-use serde::de::DeserializeOwned;
+use serde::de::{self, DeserializeOwned};
 use serde_json::{error::Category, value::RawValue};
 use serde_path_to_error::{Path, Segment};
 
@@ -36,11 +36,11 @@ impl JsonError {
 ///
 /// # Errors
 ///
-/// Returns the message of an error with which the decoding of the whole object can fail
-/// ([`serde::de::Error::custom`]). Reports then name the field below the path `field`, and no
-/// value.
-pub fn decode_part<T: DeserializeOwned>(field: &str, json: &str) -> Result<T, String> {
-    serde_json::from_str(json).map_err(|error| format!("{PART}{field}{}", locate::<T>(json, &error, ".")))
+/// Returns an error with which the decoding of the whole object can fail. Reports then name the
+/// field below the path `field`, and no value.
+pub fn decode_part<T: DeserializeOwned, E: de::Error>(field: &str, json: &str) -> Result<T, E> {
+    let explain = |error| E::custom(format_args!("{PART}{field}{}", locate::<T>(json, &error, ".")));
+    serde_json::from_str(json).map_err(explain)
 }
 
 /// Describes an error by the path of the field and what was expected there.
@@ -146,8 +146,7 @@ mod tests {
     impl<'de> Deserialize<'de> for Part {
         fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
             let raw = Box::<RawValue>::deserialize(deserializer)?;
-            let decoded = decode_part::<BTreeMap<String, Inner>>("part", raw.get());
-            decoded.map(|_| Self).map_err(D::Error::custom)
+            decode_part::<BTreeMap<String, Inner>, _>("part", raw.get()).map(|_| Self)
         }
     }
 

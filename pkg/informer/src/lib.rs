@@ -46,7 +46,7 @@ pub use projection::{Projection, WatchedObject};
 pub use readers::Sink;
 pub use reconnects::Reconnects;
 use report::StatusReporter;
-pub use report::{Report, WatchFailure};
+pub use report::{ConversionFailure, Report, WatchFailure};
 pub use shared_watch::{Attachment, AttachmentStatus};
 pub use store::{Cause, Change, Delta, Event, IndexFn, Store};
 pub use watch::Watch;

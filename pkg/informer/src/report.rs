@@ -33,7 +33,7 @@ pub struct Report {
     pub failure: Option<WatchFailure>,
     /// Whether the apiserver can convert the objects to another version, and why it cannot. `None`
     /// if no webhook converts them, or before the first probe.
-    pub conversion: Option<Result<(), String>>,
+    pub conversion: Option<Result<(), ConversionFailure>>,
     /// Existing objects that cannot be decoded, and why.
     pub undecodable: Vec<(ObjectKey, String)>,
     /// The number of stored objects, in the informer that stores the most.
@@ -56,6 +56,11 @@ pub struct WatchFailure {
     pub message: String,
 }
 
+/// The apiserver's answer when it cannot convert the objects of a resource.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConversionFailure(pub(crate) String);
+
 /// The status of a watch, written by its loop. Cheap to clone; all clones share one status.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StatusReporter {
@@ -68,7 +73,7 @@ pub(crate) struct StatusReporter {
 pub(crate) struct WatchStatus {
     pub(crate) last_contact: Option<Instant>,
     pub(crate) failure: Option<WatchFailure>,
-    pub(crate) conversion: Option<Result<(), String>>,
+    pub(crate) conversion: Option<Result<(), ConversionFailure>>,
     pub(crate) reconnects: Reconnects,
     pub(crate) resource_version: Option<u64>,
 }
@@ -91,7 +96,7 @@ impl StatusReporter {
 
     /// Records whether objects can be converted. Returns whether that has changed; at first, they
     /// count as convertible.
-    pub(crate) fn record_conversion(&self, conversion: Result<(), String>) -> bool {
+    pub(crate) fn record_conversion(&self, conversion: Result<(), ConversionFailure>) -> bool {
         let is_ok = conversion.is_ok();
         let before = self.status.lock().conversion.replace(conversion);
         before.is_none_or(|before| before.is_ok()) != is_ok

@@ -21,6 +21,43 @@ pub(crate) enum WriteAccess {
     Unknown,
 }
 
+/// The reason why a candidate could not lead: it has no access to its Lease.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum LeaseAccessError {
+    /// The account may not write the Lease.
+    #[error("forbidden to patch the Lease; `portreeve rbac` prints the required rules")]
+    Forbidden,
+    /// No attempt to acquire or renew was answered lately.
+    #[error("the Lease was neither read nor written for {} s, limit {limit:?}{}", .age.as_secs(), suffix(.cause.as_deref()))]
+    Stale {
+        /// The time since the last answer.
+        age: Duration,
+        /// The longest time that is allowed.
+        limit: Duration,
+        /// Why the last attempt failed.
+        cause: Option<String>,
+    },
+    /// No attempt to acquire or renew was answered so far.
+    #[error("the Lease has not been read yet{}", suffix(.0.as_deref()))]
+    Unread(Option<String>),
+    /// The right to write was not confirmed lately.
+    #[error("the right to patch the Lease was not confirmed for {} s, limit {ANSWER_VALIDITY:?}{}", .age.as_secs(), suffix(.cause.as_deref()))]
+    Unconfirmed {
+        /// The time since the last answer.
+        age: Duration,
+        /// Why the last question has no answer.
+        cause: Option<String>,
+    },
+    /// The right to write was not confirmed so far.
+    #[error("the right to patch the Lease has not been confirmed yet{}", suffix(.0.as_deref()))]
+    NeverConfirmed(Option<String>),
+}
+
+/// Returns the cause as the end of a sentence.
+fn suffix(cause: Option<&str>) -> String {
+    cause.map(|cause| format!(": {cause}")).unwrap_or_default()
+}
+
 /// What a candidate knows about its access to its Lease.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LeaseAccess {
@@ -79,39 +116,28 @@ impl LeaseAccess {
     ///
     /// Returns an error when the apiserver has not answered an attempt within `limit`, or has not
     /// confirmed the right to write.
-    pub(crate) fn check(&self, is_leading: bool, limit: Duration, now: BootTime) -> Result<(), String> {
-        let reason = |failure: &Option<String>| failure.as_ref().map(|failure| format!(": {failure}"));
-        let failure = reason(&self.failure).unwrap_or_default();
+    pub(crate) fn check(&self, is_leading: bool, limit: Duration, now: BootTime) -> Result<(), LeaseAccessError> {
         let Some(answered_at) = self.answered_at else {
-            return Err(format!("the Lease has not been read yet{failure}"));
+            return Err(LeaseAccessError::Unread(self.failure.clone()));
         };
         let age = now.saturating_sub(answered_at);
         if age > limit {
-            let age = age.as_secs();
-            return Err(format!(
-                "the Lease was neither read nor written for {age} s, limit {limit:?}{failure}"
-            ));
+            let cause = self.failure.clone();
+            return Err(LeaseAccessError::Stale { age, limit, cause });
         }
         if is_leading {
             return Ok(());
         }
-        let failure = reason(&self.review_failure).unwrap_or_default();
+        let cause = || self.review_failure.clone();
         match self.write_access {
-            None => Err(format!(
-                "the right to patch the Lease has not been confirmed yet{failure}"
-            )),
-            Some((WriteAccess::Denied, _)) => {
-                Err("forbidden to patch the Lease; `portreeve rbac` prints the required rules".to_owned())
-            }
+            None => Err(LeaseAccessError::NeverConfirmed(cause())),
+            Some((WriteAccess::Denied, _)) => Err(LeaseAccessError::Forbidden),
             Some((_, confirmed_at)) => {
                 let age = now.saturating_sub(confirmed_at);
                 if age <= ANSWER_VALIDITY {
                     return Ok(());
                 }
-                let age = age.as_secs();
-                Err(format!(
-                    "the right to patch the Lease was not confirmed for {age} s, limit {ANSWER_VALIDITY:?}{failure}"
-                ))
+                Err(LeaseAccessError::Unconfirmed { age, cause: cause() })
             }
         }
     }
@@ -146,7 +172,8 @@ mod tests {
     }
 
     fn check(access: &LeaseAccess, seconds: u64) -> Result<(), String> {
-        access.check(false, LIMIT, at(seconds))
+        let checked = access.check(false, LIMIT, at(seconds));
+        checked.map_err(|error| error.to_string())
     }
 
     #[test]

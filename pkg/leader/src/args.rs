@@ -174,11 +174,22 @@ pub fn identity() -> String {
     format!("{}_{}", pod.unwrap_or_else(host), uuid::Uuid::new_v4())
 }
 
-fn membership(text: &str) -> Result<Membership, String> {
+/// An invalid value of a flag, by what the flag expects.
+#[derive(Debug, thiserror::Error)]
+enum InvalidFlag {
+    #[error("give at most 63 lower case letters, digits and dashes, without a dash at either end")]
+    Label,
+    #[error("give at most 180 characters")]
+    LeaseName,
+    #[error("give CONTROLLER=GROUP, such as crontab=a")]
+    Membership,
+}
+
+fn membership(text: &str) -> Result<Membership, InvalidFlag> {
     let (controller, group) = text
         .split_once('=')
         .filter(|(controller, group)| !controller.is_empty() && !group.is_empty())
-        .ok_or("give CONTROLLER=GROUP, such as crontab=a")?;
+        .ok_or(InvalidFlag::Membership)?;
     Ok(Membership {
         controller: controller.to_owned(),
         group: name(group)?,
@@ -187,20 +198,20 @@ fn membership(text: &str) -> Result<Membership, String> {
 
 /// Parses the name of a Lease, which consists of DNS labels separated by dots. The limit of 180
 /// characters leaves room for a group name.
-fn lease_name(text: &str) -> Result<String, String> {
+fn lease_name(text: &str) -> Result<String, InvalidFlag> {
     let labels = text.split('.').map(name).collect::<Result<Vec<_>, _>>()?;
     if text.len() > 180 {
-        return Err("give at most 180 characters".to_owned());
+        return Err(InvalidFlag::LeaseName);
     }
     Ok(labels.join("."))
 }
 
 /// Parses a DNS label.
-fn name(text: &str) -> Result<String, String> {
+fn name(text: &str) -> Result<String, InvalidFlag> {
     let allowed = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';
     let dashed = text.starts_with('-') || text.ends_with('-');
     if text.is_empty() || text.len() > 63 || dashed || !text.chars().all(allowed) {
-        return Err("give at most 63 lower case letters, digits and dashes, without a dash at either end".to_owned());
+        return Err(InvalidFlag::Label);
     }
     Ok(text.to_owned())
 }

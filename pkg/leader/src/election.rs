@@ -17,6 +17,7 @@ use crate::{
     candidate::{Candidate, CandidateSet},
     elector::ElectionTimings,
     guard::LeaseCache,
+    health::HealthError,
     heartbeat::{self, Heartbeat},
     leadership::{CandidateCommand, LeadershipState, Shared},
 };
@@ -167,7 +168,7 @@ impl Election {
     ///
     /// Returns an error when this candidate could not lead: when it cannot read or write the Lease,
     /// or when the thread of the elections hangs. An outage of the apiserver is no exception.
-    pub fn readiness(&self) -> Result<String, String> {
+    pub fn readiness(&self) -> Result<String, HealthError> {
         let limit = self.times.access_limit();
         // Earlier than the check of the access, which fails as well when the thread hangs.
         self.check_thread(limit.saturating_sub(heartbeat::INTERVAL))?;
@@ -175,7 +176,11 @@ impl Election {
         if matches!(leadership, LeadershipState::Standby { .. } | LeadershipState::Leading) {
             let is_leading = leadership == LeadershipState::Leading;
             let access = self.shared.access.lock().check(is_leading, limit, boot_clock::now());
-            access.map_err(|failure| format!("cannot lead with Lease {}: {failure}", self.lease))?;
+            let lease = &self.lease;
+            access.map_err(|reason| HealthError::NoAccess {
+                lease: Arc::clone(lease),
+                reason,
+            })?;
         }
         self.health()
     }
@@ -186,7 +191,7 @@ impl Election {
     ///
     /// Returns an error when a restart helps: when the thread of the elections has run no task, or
     /// a leader has not renewed, for longer than the lease duration plus 20 s.
-    pub fn health(&self) -> Result<String, String> {
+    pub fn health(&self) -> Result<String, HealthError> {
         self.check_thread(self.times.lease_duration + HEALTH_GRACE)?;
         match self.leadership() {
             LeadershipState::Standby { holder: Some(holder) } => {
@@ -200,26 +205,22 @@ impl Election {
             LeadershipState::Leading => {
                 let limit = self.times.lease_duration.saturating_sub(self.times.renew_deadline) + HEALTH_GRACE;
                 match self.shared.fence.closed_since(boot_clock::now()) {
-                    Some(closed) if closed > limit => Err(format!(
-                        "failed election to renew leadership on lease {}: the renew deadline passed {} s ago",
-                        self.lease,
-                        closed.as_secs()
-                    )),
+                    Some(overdue) if overdue > limit => Err(HealthError::NotRenewed {
+                        lease: Arc::clone(&self.lease),
+                        overdue,
+                    }),
                     _ => Ok(format!("leading, holds Lease {}", self.lease)),
                 }
             }
         }
     }
 
-    fn check_thread(&self, limit: Duration) -> Result<(), String> {
+    fn check_thread(&self, limit: Duration) -> Result<(), HealthError> {
         let silence = self.shared.thread.silence();
         if silence <= limit {
             return Ok(());
         }
-        let silence = silence.as_secs();
-        Err(format!(
-            "the leader election thread has run no task for {silence} s, longer than {limit:?}; restart the process"
-        ))
+        Err(HealthError::Stuck { silence, limit })
     }
 
     async fn wait_for(&self, wanted: impl FnMut(&LeadershipState) -> bool) -> LeadershipState {

@@ -17,7 +17,7 @@ use std::{
 
 use parking_lot::RwLock;
 use portreeve_informer::{Factory, Report};
-use portreeve_leader::{Election, Heartbeat};
+use portreeve_leader::{Election, HealthError, Heartbeat};
 use portreeve_reconcile::{DebugPage, QueueHealthChecker, ReadinessCheck, ReadinessChecker, ReadinessStatus};
 use portreeve_serving::{Check, HealthCheckers, HealthStatus};
 use tokio::time::Instant;
@@ -112,7 +112,7 @@ fn conversion_check(report: &Report) -> Option<Check> {
     let name = format!("conversion/{}", report.resource.crd_name());
     Some(match conversion {
         Ok(()) => Check::ok(name),
-        Err(reason) => Check::failed(name, reason.clone()),
+        Err(failure) => Check::failed(name, failure.to_string()),
     })
 }
 
@@ -166,14 +166,14 @@ fn alive(state: &ManagerState, heartbeat: &Heartbeat, limits: Limits) -> Vec<Che
 
 /// One check for all elections. A standby that could lead is as ready as a leader, because it can
 /// take over immediately.
-fn election(elections: &[Election], check: fn(&Election) -> Result<String, String>) -> Option<Check> {
+fn election(elections: &[Election], check: fn(&Election) -> Result<String, HealthError>) -> Option<Check> {
     if elections.is_empty() {
         return None;
     }
     let health: Result<Vec<_>, _> = elections.iter().map(check).collect();
     Some(match health {
         Ok(notes) => Check::note("leaderElection", notes.join("; ")),
-        Err(stuck) => Check::failed("leaderElection", stuck),
+        Err(error) => Check::failed("leaderElection", error.to_string()),
     })
 }
 

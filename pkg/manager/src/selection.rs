@@ -92,6 +92,24 @@ impl Selection {
     }
 }
 
+/// A mistake in the names of the known controllers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum InvalidRegistry {
+    /// A controller has an empty name.
+    #[error("a controller has no name")]
+    Unnamed,
+    /// A name or an alias is used twice.
+    #[error("{id:?} is used by {first:?} and by {second:?}")]
+    Duplicate {
+        /// The name or alias.
+        id: &'static str,
+        /// The name of the first controller that uses it.
+        first: &'static str,
+        /// The name of the next one, which is the same for an alias of itself.
+        second: &'static str,
+    },
+}
+
 /// Checks that names and aliases are unique and not empty. A violation is a programming error,
 /// which a test catches.
 ///
@@ -99,16 +117,16 @@ impl Selection {
 ///
 /// Returns an error that says which name is empty, used twice, or an alias of itself. Kubernetes'
 /// `register` panics in these cases.
-pub fn check_registry(known: &[Descriptor]) -> Result<(), String> {
+pub fn check_registry(known: &[Descriptor]) -> Result<(), InvalidRegistry> {
     let mut owners: HashMap<&str, &str> = HashMap::new();
     for descriptor in known {
-        let name = descriptor.name;
-        if name.is_empty() {
-            return Err("a controller has no name".to_owned());
+        let second = descriptor.name;
+        if second.is_empty() {
+            return Err(InvalidRegistry::Unnamed);
         }
-        for id in std::iter::once(&name).chain(descriptor.aliases) {
-            if let Some(owner) = owners.insert(id, name) {
-                return Err(format!("{id:?} is used by {owner:?} and by {name:?}"));
+        for id in ids(std::slice::from_ref(descriptor)) {
+            if let Some(first) = owners.insert(id, second) {
+                return Err(InvalidRegistry::Duplicate { id, first, second });
             }
         }
     }

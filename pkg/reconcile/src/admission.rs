@@ -63,7 +63,31 @@ pub enum WebhookHandler {
     /// before a rule was tightened. So it moves the fields that it knows and keeps all others. An
     /// error fails the whole request, even a list of all objects. The metadata has nothing but
     /// the namespace, the name, labels and annotations.
-    Convert(fn(&mut LazyObject<'_>, &str) -> Result<(), String>),
+    Convert(Convert),
+}
+
+/// Converts an object to an `apiVersion`.
+pub type Convert = fn(&mut LazyObject<'_>, &str) -> Result<(), ConversionError>;
+
+/// The reason why an object cannot be converted. Its text is part of the response to the apiserver.
+#[derive(Debug, thiserror::Error)]
+pub enum ConversionError {
+    /// The value to convert is no object.
+    #[error("cannot convert a value that is no object")]
+    NoObject,
+    /// The objects do not have this version.
+    #[error("cannot convert to {api_version:?}: {kinds} have the versions {known}")]
+    UnknownVersion {
+        /// The version to convert to.
+        api_version: String,
+        /// The kind in the plural, such as `CronTabs`.
+        kinds: &'static str,
+        /// The versions that the objects have, such as `v1 and v2`.
+        known: &'static str,
+    },
+    /// Another reason. Only its own text reaches the apiserver, without its sources.
+    #[error(transparent)]
+    Other(Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// Decides whether an object may be stored.
@@ -125,11 +149,7 @@ impl Webhook {
 
     /// Returns a webhook that converts objects between the versions of a CRD. `resource` is any of
     /// its versions. The CRD names the webhook, so no configuration is printed.
-    pub fn converting(
-        name: &'static str,
-        resource: Resource,
-        convert: fn(&mut LazyObject<'_>, &str) -> Result<(), String>,
-    ) -> Self {
+    pub fn converting(name: &'static str, resource: Resource, convert: Convert) -> Self {
         Self::new(name, resource, WebhookHandler::Convert(convert))
     }
 

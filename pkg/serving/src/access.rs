@@ -75,8 +75,22 @@ pub enum Decision {
     Denied(String),
 }
 
-/// Authenticates and authorizes requests. Errors are texts for the log and, from
-/// [`authorize`](Self::authorize), for the response, so they must not contain secrets.
+/// The reason why credentials are not accepted, or why nobody can decide on a request now.
+///
+/// It is a text, because it goes into the log and, from [`AccessControl::authorize`], into the
+/// response: an implementation leaves out the secrets that an error and its sources may contain.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{0}")]
+pub struct AccessError(String);
+
+impl AccessError {
+    /// Returns an error with a text that contains no secrets.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
+/// Authenticates and authorizes requests.
 pub trait AccessControl: Send + Sync {
     /// Returns whether the credentials in these headers were accepted lately. Whoever sends them
     /// keeps the connection while they are checked again; those of others end first.
@@ -96,15 +110,19 @@ pub trait AccessControl: Send + Sync {
         &'a self,
         certificates: &'a [CertificateDer<'static>],
         headers: &'a HeaderMap,
-    ) -> BoxFuture<'a, Result<User, String>>;
+    ) -> BoxFuture<'a, Result<User, AccessError>>;
 
     /// Decides whether the user may use the verb (an HTTP method in lower case) on the path.
     ///
     /// # Errors
     ///
     /// Returns an error when nobody can decide now.
-    fn authorize<'a>(&'a self, user: &'a User, verb: &'a str, path: &'a str)
-    -> BoxFuture<'a, Result<Decision, String>>;
+    fn authorize<'a>(
+        &'a self,
+        user: &'a User,
+        verb: &'a str,
+        path: &'a str,
+    ) -> BoxFuture<'a, Result<Decision, AccessError>>;
 
     /// Does the work that access control needs while the listener serves. Returns the reason if
     /// the listener must end.
@@ -139,8 +157,8 @@ impl Access {
     ) -> Result<(), Response> {
         let user = match self.control.authenticate(certificates, request.headers()).await {
             Ok(user) => user,
-            Err(error) => {
-                tracing::debug!(err = error, "failed to authenticate request");
+            Err(AccessError(err)) => {
+                tracing::debug!(err, "failed to authenticate request");
                 return Err(unauthorized());
             }
         };
@@ -150,9 +168,9 @@ impl Access {
             match self.control.authorize(&user, &verb, path).await {
                 Ok(Decision::Allowed) => {}
                 Ok(Decision::Denied(reason)) => return Err(forbidden(&user, &verb, path, &reason)),
-                Err(error) => {
-                    tracing::debug!(err = error, user = user.name, path, "failed to authorize request");
-                    return Err(internal_error(path, &error));
+                Err(AccessError(err)) => {
+                    tracing::debug!(err, user = user.name, path, "failed to authorize request");
+                    return Err(internal_error(path, &err));
                 }
             }
             // The routes would decode what the review has seen as it is.

@@ -32,7 +32,7 @@ mod thread;
 mod tls;
 mod zpages;
 
-pub use access::{AccessControl, Decision, User};
+pub use access::{AccessControl, AccessError, Decision, User};
 pub use allowed_paths::{AllowedPaths, InvalidPath};
 pub use endpoints::{HealthChecker, HealthCheckers, HttpEndpoints, Service};
 pub use health::{Check, HealthStatus};
@@ -42,6 +42,6 @@ pub use server::{Error, PortLimits, Server};
 pub use thread::ServerHandle;
 pub use tls::{
     CertificateSink, CipherSuite, Error as CertificateError, FlagFile, InvalidNamedPair, NamedPair, PairError,
-    TlsVersion,
+    TlsVersion, UnknownCipherSuite,
 };
 pub use zpages::ZPages;

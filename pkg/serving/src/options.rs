@@ -146,9 +146,25 @@ pub struct Args {
     pub authorization_always_allow_paths: Vec<AllowedPaths>,
 }
 
-fn parse_address(text: &str) -> Result<IpAddr, String> {
-    let parsed = text.parse();
-    parsed.map_err(|_| "expected an IP address without a port, such as 0.0.0.0 or ::".to_owned())
+/// An invalid value of a flag, by what the flag expects.
+#[derive(Debug, thiserror::Error)]
+enum InvalidFlag {
+    #[error("expected an IP address without a port, such as 0.0.0.0 or ::")]
+    Address,
+    #[error("expected RESOURCE/NAME, where RESOURCE is one of {}", BUNDLES.join(", "))]
+    Bundle,
+    #[error("expected a DNS name in lower case, such as portreeve.portreeve-system.svc")]
+    DnsName,
+    #[error("expected a duration such as 30s, 1m30s or 12h")]
+    Duration,
+    #[error("expected 2s or more")]
+    Lifetime,
+    #[error("expected NAMESPACE/NAME, such as {example}")]
+    Object { example: &'static str },
+}
+
+fn parse_address(text: &str) -> Result<IpAddr, InvalidFlag> {
+    text.parse().map_err(|_| InvalidFlag::Address)
 }
 
 fn is_name(part: &str) -> bool {
@@ -156,58 +172,55 @@ fn is_name(part: &str) -> bool {
     !part.is_empty() && part.chars().all(is_name_char)
 }
 
-fn parse_bundle(text: &str) -> Result<String, String> {
+fn parse_bundle(text: &str) -> Result<String, InvalidFlag> {
     match text.split_once('/') {
         Some((resource, name)) if BUNDLES.contains(&resource) && is_name(name) => Ok(text.to_owned()),
-        _ => Err(format!(
-            "expected RESOURCE/NAME, where RESOURCE is one of {}",
-            BUNDLES.join(", ")
-        )),
+        _ => Err(InvalidFlag::Bundle),
     }
 }
 
 /// Parses a duration in Go's format.
-fn parse_duration(text: &str) -> Result<Duration, String> {
+fn parse_duration(text: &str) -> Result<Duration, InvalidFlag> {
     let text = if text == "0" { "0s" } else { text };
     let parsed = text.parse::<SignedDuration>().ok();
     parsed
         .and_then(|parsed| Duration::try_from(parsed).ok())
-        .ok_or_else(|| "expected a duration such as 30s, 1m30s or 12h".to_owned())
+        .ok_or(InvalidFlag::Duration)
 }
 
 /// Parses a lifetime. Certificates contain times in whole seconds.
-fn parse_lifetime(text: &str) -> Result<Duration, String> {
+fn parse_lifetime(text: &str) -> Result<Duration, InvalidFlag> {
     let lifetime = parse_duration(text)?;
     if lifetime < Duration::from_secs(2) {
-        return Err("expected 2s or more".to_owned());
+        return Err(InvalidFlag::Lifetime);
     }
     Ok(lifetime)
 }
 
-fn parse_secret(text: &str) -> Result<String, String> {
+fn parse_secret(text: &str) -> Result<String, InvalidFlag> {
     parse_object(text, "portreeve-system/portreeve-serving")
 }
 
-fn parse_config_map(text: &str) -> Result<String, String> {
+fn parse_config_map(text: &str) -> Result<String, InvalidFlag> {
     parse_object(text, "portreeve-system/portreeve-serving-ca")
 }
 
 /// Parses the namespace and the name of an object, of which an error shows an example.
-fn parse_object(text: &str, example: &str) -> Result<String, String> {
+fn parse_object(text: &str, example: &'static str) -> Result<String, InvalidFlag> {
     match text.split_once('/') {
         Some((namespace, name)) if is_name(namespace) && is_name(name) => Ok(text.to_owned()),
-        _ => Err(format!("expected NAMESPACE/NAME, such as {example}")),
+        _ => Err(InvalidFlag::Object { example }),
     }
 }
 
-fn parse_dns_name(text: &str) -> Result<String, String> {
+fn parse_dns_name(text: &str) -> Result<String, InvalidFlag> {
     let name = text.strip_prefix("*.").unwrap_or(text);
     let is_label_char = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let is_label = |label: &str| (1..=63).contains(&label.len()) && label.chars().all(is_label_char);
     if name.len() <= 253 && name.split('.').all(is_label) {
         return Ok(text.to_owned());
     }
-    Err("expected a DNS name in lower case, such as portreeve.portreeve-system.svc".to_owned())
+    Err(InvalidFlag::DnsName)
 }
 
 impl Args {

@@ -33,7 +33,8 @@ use tokio_util::sync::CancellationToken;
 use crate::connection::Limits;
 use crate::tls::Identity;
 use crate::{
-    AccessControl, Args, Check, Decision, Error, HealthChecker, HealthCheckers, HttpEndpoints, Metrics, Server, User,
+    AccessControl, AccessError, Args, Check, Decision, Error, HealthChecker, HealthCheckers, HttpEndpoints, Metrics,
+    Server, User,
 };
 
 /// Access control without an apiserver. The header `Authorization` is the user's name: `admin` may
@@ -51,12 +52,12 @@ impl AccessControl for NamedUsers {
         &'a self,
         _: &'a [CertificateDer<'static>],
         headers: &'a HeaderMap,
-    ) -> BoxFuture<'a, Result<User, String>> {
+    ) -> BoxFuture<'a, Result<User, AccessError>> {
         let name = headers.get(AUTHORIZATION).and_then(|name| name.to_str().ok());
         let user = match name {
             None => Ok(User::anonymous()),
             Some("waiting" | "known") => return pending().boxed(),
-            Some("stranger") => Err("the bearer token is invalid".to_owned()),
+            Some("stranger") => Err(AccessError::new("the bearer token is invalid")),
             Some(name) => Ok(User {
                 name: name.to_owned(),
                 ..User::default()
@@ -70,10 +71,10 @@ impl AccessControl for NamedUsers {
         user: &'a User,
         verb: &'a str,
         path: &'a str,
-    ) -> BoxFuture<'a, Result<Decision, String>> {
+    ) -> BoxFuture<'a, Result<Decision, AccessError>> {
         ready(match (&*user.name, verb, path) {
             ("admin", ..) | ("reader", "get", "/metrics") => Ok(Decision::Allowed),
-            ("undecided", ..) => Err("no answer".to_owned()),
+            ("undecided", ..) => Err(AccessError::new("no answer")),
             ("refused", ..) => Ok(Decision::Denied("it is Sunday".to_owned())),
             _ => Ok(Decision::Denied(String::new())),
         })

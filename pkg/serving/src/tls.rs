@@ -25,7 +25,7 @@ use rustls::sign::CertifiedKey;
 use self::names::CertificatesByName;
 pub use self::names::{InvalidNamedPair, NamedPair};
 use self::options::Protocols;
-pub use self::options::{CipherSuite, TlsVersion};
+pub use self::options::{CipherSuite, TlsVersion, UnknownCipherSuite};
 pub use self::pair::{FlagFile, PairError};
 use self::pair::{Pair, fingerprint};
 pub use self::replaced::CertificateSink;

@@ -13,6 +13,7 @@
 use std::mem;
 
 use portreeve_api::{LazyObject, LazyValue};
+use portreeve_reconcile::admission::{ConversionError, Convert};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -20,9 +21,6 @@ use crate::answer::{Answer, BadRequest, Decision};
 
 const API_VERSION: &str = "apiextensions.k8s.io/v1";
 const KIND: &str = "ConversionReview";
-
-/// A function that converts objects.
-type Convert = fn(&mut LazyObject<'_>, &str) -> Result<(), String>;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -82,10 +80,10 @@ pub(crate) fn answer(body: &[u8], convert: Convert) -> Result<Answer, BadRequest
         return Err(BadRequest::NoUid);
     }
     let objects = objects.into_iter().map(|object| converted(object, &desired, convert));
-    let (converted_objects, result, decision) = match objects.collect() {
+    let (converted_objects, result, decision) = match objects.collect::<Result<_, ConversionError>>() {
         Ok(objects) => (objects, Status::Success, Decision::Converted),
-        Err(message) => {
-            let reason = "Invalid";
+        Err(error) => {
+            let (message, reason) = (error.to_string(), "Invalid");
             (Vec::new(), Status::Failure { message, reason }, Decision::Failed)
         }
     };
@@ -109,10 +107,10 @@ pub(crate) fn answer(body: &[u8], convert: Convert) -> Result<Answer, BadRequest
 
 /// Converts an object that has another version. The apiserver takes only labels and annotations of
 /// the result's metadata; the rest stays as it is.
-fn converted<'a>(object: &'a RawValue, desired: &str, convert: Convert) -> Result<LazyValue<'a>, String> {
+fn converted<'a>(object: &'a RawValue, desired: &str, convert: Convert) -> Result<LazyValue<'a>, ConversionError> {
     let mut value = LazyValue::from(object);
     let Some(object) = value.as_object_mut() else {
-        return Err("cannot convert a value that is no object".to_owned());
+        return Err(ConversionError::NoObject);
     };
     if object
         .get("apiVersion")
@@ -161,11 +159,11 @@ mod tests {
     use super::*;
 
     /// Moves `a` of v1 to `b` of v2, and back, and removes the labels.
-    fn rename(object: &mut LazyObject<'_>, desired: &str) -> Result<(), String> {
+    fn rename(object: &mut LazyObject<'_>, desired: &str) -> Result<(), ConversionError> {
         let (from, to) = match desired {
             "example.dev/v2" => ("a", "b"),
             "example.dev/v1" => ("b", "a"),
-            other => return Err(format!("unknown version {other:?}")),
+            other => return Err(ConversionError::Other(format!("unknown version {other:?}").into())),
         };
         if let Some(value) = object.remove(from) {
             object.insert(to, value);

@@ -14,7 +14,10 @@ use kube::{
     api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
 };
 use portreeve_api::{LazyObject, Resource};
-use portreeve_reconcile::{Descriptor, admission::Webhook};
+use portreeve_reconcile::{
+    Descriptor,
+    admission::{ConversionError, Webhook},
+};
 use portreeve_testing::{ControlPlane, PooledPlane, Process, eventually, free_port};
 use serde_json::{Value, json};
 use tokio::sync::{OnceCell, oneshot};
@@ -55,21 +58,23 @@ pub(crate) const UNCONVERTIBLE: &str = "unconvertible";
 
 /// Converts by a function on decoded objects.
 fn convert_by(
-    function: fn(Value, &str) -> Result<Value, String>,
+    function: fn(Value, &str) -> Result<Value, ConversionError>,
     object: &mut LazyObject<'_>,
     desired: &str,
-) -> Result<(), String> {
+) -> Result<(), ConversionError> {
     let converted = function(json!(object), desired)?.to_string();
-    let converted: LazyObject<'_> = serde_json::from_str(&converted).map_err(|error| error.to_string())?;
+    let converted = serde_json::from_str::<LazyObject<'_>>(&converted);
+    let converted = converted.map_err(|error| ConversionError::Other(error.into()))?;
     *object = converted.into_owned();
     Ok(())
 }
 
 /// Renames `spec.size` of v1 to `spec.capacity` of v2. v1 has an annotation with `spec.extra`.
-fn convert(mut object: Value, desired: &str) -> Result<Value, String> {
-    let (group, version) = desired.split_once('/').ok_or("no group")?;
+fn convert(mut object: Value, desired: &str) -> Result<Value, ConversionError> {
+    let split = desired.split_once('/');
+    let (group, version) = split.ok_or_else(|| ConversionError::Other("no group".into()))?;
     if object["metadata"]["name"] == UNCONVERTIBLE {
-        return Err("this object cannot be converted".to_owned());
+        return Err(ConversionError::Other("this object cannot be converted".into()));
     }
     let annotation = format!("{group}/v2");
     let mut extra = Value::Null;
@@ -95,7 +100,7 @@ fn convert(mut object: Value, desired: &str) -> Result<Value, String> {
     Ok(object)
 }
 
-fn lose(object: Value, desired: &str) -> Result<Value, String> {
+fn lose(object: Value, desired: &str) -> Result<Value, ConversionError> {
     let mut object = convert(object, desired)?;
     if desired.ends_with("/v1") {
         object["spec"] = json!({});

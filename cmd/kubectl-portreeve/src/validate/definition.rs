@@ -1,6 +1,6 @@
 //! The CRDs of the controllers, prepared for validation, and their webhooks.
 
-use jsonschema::{Validator, error::ValidationErrorKind, paths::LocationSegment};
+use jsonschema::{ValidationError, Validator, error::ValidationErrorKind, paths::LocationSegment};
 use kube::core::cel;
 use portreeve_reconcile::{Descriptor, admission::Verdict};
 use serde_json::Value;
@@ -50,15 +50,14 @@ impl Definitions {
     pub(super) fn of(controllers: &[Descriptor], webhooks: Webhooks) -> Result<Self, Error> {
         let mut definitions = Vec::new();
         for controller in controllers {
-            let failed = |reason: String| Error::Definition {
+            let failed = |error: &dyn std::error::Error| Error::Definition {
                 controller: controller.name,
-                reason,
+                reason: error.to_string(),
             };
             for yaml in controller.crds {
-                let documents: Vec<Value> =
-                    serde_saphyr::from_multiple(yaml).map_err(|error| failed(error.to_string()))?;
+                let documents: Vec<Value> = serde_saphyr::from_multiple(yaml).map_err(|error| failed(&error))?;
                 for document in documents {
-                    definitions.push(Definition::of(&document["spec"]).map_err(failed)?);
+                    definitions.push(Definition::of(&document["spec"]).map_err(|error| failed(&error))?);
                 }
             }
         }
@@ -99,23 +98,22 @@ impl Definitions {
 }
 
 impl Definition {
-    fn of(spec: &Value) -> Result<Self, String> {
+    fn of(spec: &Value) -> Result<Self, ValidationError<'static>> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let versions = spec["versions"].as_array().into_iter().flatten();
         // Also those that are not served yet: `kubectl portreeve conversion enable` serves them.
         let versions = versions.map(|version| {
             let schema = schema::with_metadata(&version["schema"]["openAPIV3Schema"]);
-            let validator = schema::validator(&schema).map_err(|error| error.to_string())?;
             Ok(Version {
                 name: text(&version["name"]),
+                validator: schema::validator(&schema)?,
                 schema,
-                validator,
             })
         });
         Ok(Self {
             group: text(&spec["group"]),
             kind: text(&spec["names"]["kind"]),
-            versions: versions.collect::<Result<_, String>>()?,
+            versions: versions.collect::<Result<_, ValidationError<'static>>>()?,
         })
     }
 }
@@ -157,7 +155,7 @@ impl Version {
 }
 
 /// Returns a message with the path of the field.
-fn describe(error: &jsonschema::ValidationError<'_>) -> String {
+fn describe(error: &ValidationError<'_>) -> String {
     let mut path = FieldPath::default();
     for segment in error.instance_path() {
         path = match segment {

@@ -94,7 +94,7 @@ mod tests {
         let webhooks = [
             Webhook::defaulting("a.b.c", THINGS, default),
             Webhook::validating("a.b.c", THINGS, reject),
-            Webhook::converting("a.b.c", THINGS, |_, _| Err("not called".to_owned())),
+            Webhook::converting("a.b.c", THINGS, |_, _| Ok(())),
         ];
         let webhooks = Webhooks {
             webhooks: webhooks

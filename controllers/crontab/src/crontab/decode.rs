@@ -113,37 +113,36 @@ impl<'de> Deserialize<'de> for CachedCronTab {
         } else {
             Version::V1
         };
-        let metadata: AnnotatedMetadata<Annotations> =
-            decode_part("metadata", encoded_metadata.get()).map_err(D::Error::custom)?;
+        let metadata = decode_part::<AnnotatedMetadata<Annotations>, D::Error>("metadata", encoded_metadata.get())?;
         let annotations = metadata.annotations.as_ref();
         let has_v2_only = annotations.is_some_and(|annotations| annotations.v2_only.is_some());
         let spec = spec.map(|spec| match version {
             Version::V1 if has_v2_only => decode_converted(encoded_metadata, spec),
-            Version::V1 => decode_part::<SpecV1>("spec", spec.get()).map(Spec::from),
-            Version::V2 => decode_part::<SpecV2>("spec", spec.get()).map(Spec::from),
+            Version::V1 => decode_part::<SpecV1, D::Error>("spec", spec.get()).map(Spec::from),
+            Version::V2 => decode_part::<SpecV2, D::Error>("spec", spec.get()).map(Spec::from),
         });
-        let status = status.map(|status| decode_status(version, status));
+        let status = status.map(|status| decode_status::<D::Error>(version, status));
         Ok(Self {
             version,
             metadata,
-            spec: spec.transpose().map_err(D::Error::custom)?,
-            status: status.transpose().map_err(D::Error::custom)?,
+            spec: spec.transpose()?,
+            status: status.transpose()?,
         })
     }
 }
 
 /// Decodes a spec of v1 whose object has fields of v2 in annotations.
-fn decode_converted(metadata: &RawValue, spec: &RawValue) -> Result<Spec, String> {
+fn decode_converted<E: Error>(metadata: &RawValue, spec: &RawValue) -> Result<Spec, E> {
     let fields = [("metadata".into(), metadata.into()), ("spec".into(), spec.into())];
     let mut object = LazyObject::from_iter(fields);
-    conversion::convert(&mut object, &CRONTABS_V2.api_version())?;
-    let converted = serde_json::to_string(&object.get("spec")).map_err(|error| error.to_string())?;
-    decode_part::<SpecV2>("spec", &converted).map(Spec::from)
+    conversion::convert(&mut object, &CRONTABS_V2.api_version()).map_err(E::custom)?;
+    let converted = serde_json::to_string(&object.get("spec")).map_err(E::custom)?;
+    decode_part::<SpecV2, _>("spec", &converted).map(Spec::from)
 }
 
-fn decode_status(version: Version, status: &RawValue) -> Result<CronTabV2Status, String> {
+fn decode_status<E: Error>(version: Version, status: &RawValue) -> Result<CronTabV2Status, E> {
     match version {
-        Version::V1 => decode_part::<CronTabStatus>("status", status.get()).map(status_of_v1),
+        Version::V1 => decode_part::<CronTabStatus, _>("status", status.get()).map(status_of_v1),
         Version::V2 => decode_part("status", status.get()),
     }
 }

@@ -17,12 +17,21 @@ pub struct LeaseAnnotations {
 
 /// An annotation could not be set. Retrying is safe.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to annotate Lease {lease}: {reason}")]
-pub struct AnnotateError {
-    /// The namespace and the name of the Lease.
-    pub lease: ObjectKey,
-    /// The cause.
-    pub reason: String,
+pub enum AnnotateError {
+    /// The Lease is unknown.
+    #[error("failed to annotate Lease {lease}: the Lease does not exist or has not been observed yet")]
+    NoLease {
+        /// The namespace and the name of the Lease.
+        lease: ObjectKey,
+    },
+    /// The write failed.
+    #[error("failed to annotate Lease {lease}: {reason}")]
+    Write {
+        /// The namespace and the name of the Lease.
+        lease: ObjectKey,
+        /// The apiserver's answer, or why there is none.
+        reason: String,
+    },
 }
 
 impl LeaseAnnotations {
@@ -61,22 +70,20 @@ impl LeaseAnnotations {
     ///
     /// Returns an error when the Lease is unknown or the write fails.
     pub async fn write(&self, annotation: &str, value: Option<&str>) -> Result<(), AnnotateError> {
-        let written = self.patch(annotation, value).await;
-        written.map_err(|reason| AnnotateError {
-            lease: self.lease.key.clone(),
-            reason,
-        })
-    }
-
-    async fn patch(&self, annotation: &str, value: Option<&str>) -> Result<(), String> {
         let Some(Target { resource, key, uid, .. }) = self.target() else {
-            return Err("the Lease does not exist or has not been observed yet".to_owned());
+            return Err(AnnotateError::NoLease {
+                lease: self.lease.key.clone(),
+            });
         };
         // The patch includes the uid, so the apiserver rejects it when another Lease has taken the
         // name.
         let patch = json!({"metadata": {"uid": &*uid, "annotations": {annotation: value}}});
         let written = requests::merge_patch(&self.client, &resource, &key, &patch).await;
-        (self.lease.record_write)(written.map_err(|error| error.to_string())?);
+        let lease = written.map_err(|error| AnnotateError::Write {
+            lease: self.lease.key.clone(),
+            reason: error.to_string(),
+        })?;
+        (self.lease.record_write)(lease);
         Ok(())
     }
 }

@@ -17,6 +17,33 @@ use super::{
     keys::{Key, ValueType, command_line_only, keys},
 };
 
+/// The mistake in a value, with what to write instead.
+#[derive(Debug, thiserror::Error)]
+enum InvalidValue {
+    #[error("expected {expected}, found a mapping; write all keys at the top level")]
+    Mapping { expected: String },
+    #[error("no value; use {expected}, or remove the key")]
+    Missing { expected: String },
+    #[error("{found} has no unit; use a duration such as 30s, 1m30s or 12h")]
+    NoUnit { found: String },
+    #[error("{found} is not an integer; write it without a fraction, exponent or leading zeros")]
+    NotInteger { found: String },
+    #[error("{found}: expected {expected}")]
+    NotOneOf { found: String, expected: String },
+    #[error("{found} is not a string; put it in quotes")]
+    NotString { found: String },
+    #[error("expected {expected}, found {found}")]
+    OtherType { found: String, expected: String },
+    #[error("{found} is a string; use {expected} without quotes")]
+    Quoted { found: String, expected: String },
+    /// The parser of the flag rejects the value, in a text that does not need the value.
+    #[error("{reason}")]
+    Rejected { reason: String },
+    /// The parser of the flag rejects the value.
+    #[error("{found}: {reason}")]
+    RejectedValue { found: String, reason: String },
+}
+
 /// Returns the settings of a file for the flags of `command`. Relative paths are resolved against
 /// `folder`.
 ///
@@ -113,14 +140,18 @@ fn values(key: &Key<'_>, line: u64, value: Value, command: &Command, folder: &Pa
         (false, value) => vec![(line, value)],
     };
     let convert = |(line, value): (u64, Value)| {
-        let text = scalar(key, value).map_err(|text| Problem { line, text })?;
+        let problem = |error: InvalidValue| Problem {
+            line,
+            text: error.to_string(),
+        };
+        let text = scalar(key, value).map_err(problem)?;
         let setting = FileSetting {
             flag: key.arg.get_id().clone(),
             key: key.name.clone(),
             line,
             values: vec![text.clone().into()],
         };
-        check(key.value_type, &text, with_default(command.clone(), &setting)).map_err(|text| Problem { line, text })?;
+        check(key.value_type, &text, with_default(command.clone(), &setting)).map_err(problem)?;
         Ok(match key.value_type {
             ValueType::Path => folder.join(text).into_os_string(),
             _ => text.into(),
@@ -130,7 +161,7 @@ fn values(key: &Key<'_>, line: u64, value: Value, command: &Command, folder: &Pa
 }
 
 /// Checks the value with the parser of the flag. The value is the flag's default in `command`.
-fn check(value_type: ValueType, text: &str, command: Command) -> Result<(), String> {
+fn check(value_type: ValueType, text: &str, command: Command) -> Result<(), InvalidValue> {
     let Err(error) = command.try_get_matches_from(["portreeve"]) else {
         return Ok(());
     };
@@ -141,48 +172,43 @@ fn check(value_type: ValueType, text: &str, command: Command) -> Result<(), Stri
         }
         (None, _) => format!("expected {}", value_type.expected()),
     };
-    Err(match value_type {
+    let found = match value_type {
         // An invalid URL may still contain a password, so the text is left out.
-        ValueType::Url => reason,
-        _ if reason.starts_with(text) => reason,
-        ValueType::Boolean | ValueType::Integer | ValueType::Number => format!("{text}: {reason}"),
-        ValueType::Duration | ValueType::Path | ValueType::Text => format!("{text:?}: {reason}"),
-    })
+        ValueType::Url => return Err(InvalidValue::Rejected { reason }),
+        _ if reason.starts_with(text) => return Err(InvalidValue::Rejected { reason }),
+        ValueType::Boolean | ValueType::Integer | ValueType::Number => text.to_owned(),
+        ValueType::Duration | ValueType::Path | ValueType::Text => format!("{text:?}"),
+    };
+    Err(InvalidValue::RejectedValue { found, reason })
 }
 
 /// Returns the command-line text of a value, if the value has the right type.
-fn scalar(key: &Key<'_>, value: Value) -> Result<String, String> {
+fn scalar(key: &Key<'_>, value: Value) -> Result<String, InvalidValue> {
     let value_type = key.value_type;
     let is_text = matches!(
         value_type,
         ValueType::Duration | ValueType::Path | ValueType::Url | ValueType::Text
     );
     let one_of = key.one_of();
-    let expected = one_of.as_deref().unwrap_or(value_type.expected());
+    let expected = one_of.as_deref().unwrap_or(value_type.expected()).to_owned();
     let found = describe(&value);
     match (value_type, value) {
         (ValueType::Boolean, Value::Boolean(value)) => Ok(value.to_string()),
         (ValueType::Integer | ValueType::Number, Value::Integer(digits)) => Ok(digits),
         (ValueType::Number, Value::Number(value)) => Ok(value.to_string()),
         (_, Value::Text(text)) if is_text => Ok(text),
-        (_, Value::Null) => Err(format!("no value; use {expected}, or remove the key")),
-        (ValueType::Integer, Value::Number(_)) => Err(format!(
-            "{found} is not an integer; write it without a fraction, exponent or leading zeros"
-        )),
-        (ValueType::Duration, Value::Integer(_) | Value::Number(_)) => {
-            Err(format!("{found} has no unit; use a duration such as 30s, 1m30s or 12h"))
-        }
+        (_, Value::Null) => Err(InvalidValue::Missing { expected }),
+        (ValueType::Integer, Value::Number(_)) => Err(InvalidValue::NotInteger { found }),
+        (ValueType::Duration, Value::Integer(_) | Value::Number(_)) => Err(InvalidValue::NoUnit { found }),
         (_, Value::Integer(_) | Value::Number(_) | Value::Boolean(_)) if is_text && one_of.is_none() => {
-            Err(format!("{found} is not a string; put it in quotes"))
+            Err(InvalidValue::NotString { found })
         }
         (_, Value::Text(text)) if is_valid_without_quotes(value_type, &text) => {
-            Err(format!("{found} is a string; use {expected} without quotes"))
+            Err(InvalidValue::Quoted { found, expected })
         }
-        (_, Value::Mapping(_)) => Err(format!(
-            "expected {expected}, found a mapping; write all keys at the top level"
-        )),
-        _ if one_of.is_some() => Err(format!("{found}: expected {expected}")),
-        _ => Err(format!("expected {expected}, found {found}")),
+        (_, Value::Mapping(_)) => Err(InvalidValue::Mapping { expected }),
+        _ if one_of.is_some() => Err(InvalidValue::NotOneOf { found, expected }),
+        _ => Err(InvalidValue::OtherType { found, expected }),
     }
 }
 

@@ -13,7 +13,7 @@ use portreeve_api::Resource;
 use portreeve_client::{error_chain, refusal};
 use serde::Deserialize;
 
-use crate::{StatusReporter, Watch, watch::Query};
+use crate::{StatusReporter, Watch, report::ConversionFailure, watch::Query};
 
 /// The time between two probes.
 const INTERVAL: Duration = Duration::from_secs(30);
@@ -55,7 +55,8 @@ pub(super) async fn probe(
                 // the conversion.
                 if reason.contains(CONVERSION_FAILED) {
                     failures += 1;
-                    if failures >= REPORTED_FAILURES && reporter.record_conversion(Err(reason.clone())) {
+                    let failure = ConversionFailure(reason.clone());
+                    if failures >= REPORTED_FAILURES && reporter.record_conversion(Err(failure)) {
                         tracing::warn!(%resource, reason, "objects cannot be converted");
                     }
                 }

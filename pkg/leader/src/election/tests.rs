@@ -31,7 +31,7 @@ fn health_fails_when_a_leader_has_not_renewed_for_the_lease_duration_plus_20_sec
         let health = election.health();
         assert_eq!(health.is_ok(), healthy, "{health:?}");
     }
-    let failure = election.health().unwrap_err();
+    let failure = election.health().unwrap_err().to_string();
     assert!(
         failure.contains("failed election to renew leadership on lease n/lease"),
         "{failure}"

@@ -118,7 +118,7 @@ fn registry_with_a_duplicate_name_is_rejected() {
         (vec![controller("b", &["b"], true)], r#""b" is used by "b" and by "b""#),
         (vec![controller("", &[], true)], "a controller has no name"),
     ] {
-        assert_eq!(check_registry(&bad), Err(why.to_owned()));
+        assert_eq!(check_registry(&bad).unwrap_err().to_string(), why);
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::{
     super::{Error, cluster::Cluster, definition::Definition, migrate::print, progress::report},
     EnableArgs,
-    probe::Probe,
+    probe::{Probe, ProbeError},
     signals::Signals,
     webhook::{conversion, has_ca},
 };
@@ -124,6 +124,12 @@ impl From<Error> for Failure {
     }
 }
 
+impl From<ProbeError> for Failure {
+    fn from(error: ProbeError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
 /// An attempt to serve a version.
 struct Attempt<'a> {
     cluster: &'a Cluster,
@@ -151,7 +157,7 @@ impl Attempt<'_> {
         report(&format!("checking {version} of {}", cluster.name));
         let probe = Probe::new(cluster, &definition, version, sample);
         let checked = signals.until_first(check(&probe, self.limit)).await;
-        checked.ok_or_else(is_interrupted)?.map_err(Failure::Failed)
+        Ok(checked.ok_or_else(is_interrupted)??)
     }
 
     /// Waits until somebody has set the CA of the webhook.
@@ -237,9 +243,9 @@ impl Attempt<'_> {
 }
 
 /// Waits until the version is usable. Returns the last reason why it is not.
-async fn check(probe: &Probe<'_>, limit: Duration) -> Result<(), String> {
+async fn check(probe: &Probe<'_>, limit: Duration) -> Result<(), ProbeError> {
     let deadline = Instant::now() + limit;
-    let mut last = "no response".to_owned();
+    let mut last = ProbeError::NoResponse;
     loop {
         let attempt = async {
             let result = probe.check().await;
@@ -251,7 +257,7 @@ async fn check(probe: &Probe<'_>, limit: Duration) -> Result<(), String> {
         tokio::select! {
             result = attempt => match result {
                 Ok(()) => return Ok(()),
-                Err(reason) => last = reason,
+                Err(error) => last = error,
             },
             () = sleep_until(deadline) => return Err(last),
         }

@@ -38,6 +38,26 @@ struct ObjectList {
     items: Vec<ReadObject>,
 }
 
+/// The reason why a version is not usable.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ProbeError {
+    /// The conversions have lost or changed the value at this path.
+    #[error("the conversion loses or changes {path}")]
+    Lossy { path: String },
+    /// The apiserver has not answered within the time limit.
+    #[error("no response")]
+    NoResponse,
+    /// The apiserver does not accept the sample.
+    #[error("{}; pass --sample with a manifest that the apiserver accepts", error_chain(.0))]
+    Refused(kube::Error),
+    /// A request failed.
+    #[error("{}", error_chain(.0))]
+    Request(kube::Error),
+    /// The sample is no object.
+    #[error("invalid sample: {0}")]
+    Sample(serde_json::Error),
+}
+
 /// The check of the conversion.
 pub(super) struct Probe<'a> {
     cluster: &'a Cluster,
@@ -66,13 +86,13 @@ impl<'a> Probe<'a> {
 
     /// Reads an object and writes it again without storing anything, so that it is converted from
     /// the stored version and to it. Returns why that is not possible, or what was lost.
-    pub(super) async fn check(&self) -> Result<(), String> {
+    pub(super) async fn check(&self) -> Result<(), ProbeError> {
         match self.read_and_write().await {
             Ok(Some((read, written))) => compare(&written.data, &read.data),
             Ok(None) => self.create().await,
             // The object is invalid, may not be written, or is too deep. Another one may do.
             Err(error) if is_refused(&error) || matches!(error, kube::Error::SerdeError(_)) => self.create().await,
-            Err(error) => Err(error_chain(&error)),
+            Err(error) => Err(ProbeError::Request(error)),
         }
     }
 
@@ -105,7 +125,7 @@ impl<'a> Probe<'a> {
     }
 
     /// Tries to create the sample.
-    async fn create(&self) -> Result<(), String> {
+    async fn create(&self) -> Result<(), ProbeError> {
         let mut sample = self.sample.clone();
         sample["apiVersion"] = self.resource.api_version.clone().into();
         sample["kind"] = self.resource.kind.clone().into();
@@ -114,19 +134,15 @@ impl<'a> Probe<'a> {
         if metadata["name"].as_str().is_none() {
             sample["metadata"]["name"] = NAME.into();
         }
-        let sample: DynamicObject =
-            serde_json::from_value(sample).map_err(|error| format!("invalid sample: {error}"))?;
+        let sample: DynamicObject = serde_json::from_value(sample).map_err(ProbeError::Sample)?;
         let parameters = PostParams {
             dry_run: true,
             field_manager: Some(MANAGER.to_owned()),
         };
         match self.api(Some(&namespace)).create(&parameters, &sample).await {
             Ok(created) => compare(&created.data, &sample.data),
-            Err(error) if is_refused(&error) => Err(format!(
-                "{}; pass --sample with a manifest that the apiserver accepts",
-                error_chain(&error)
-            )),
-            Err(error) => Err(error_chain(&error)),
+            Err(error) if is_refused(&error) => Err(ProbeError::Refused(error)),
+            Err(error) => Err(ProbeError::Request(error)),
         }
     }
 
@@ -160,9 +176,9 @@ fn default_sample(name: &str, version: &str) -> Value {
 }
 
 /// Returns an error if the conversions have lost or changed something.
-fn compare(returned: &Value, sent: &Value) -> Result<(), String> {
+fn compare(returned: &Value, sent: &Value) -> Result<(), ProbeError> {
     match difference(returned, sent) {
-        Some(path) => Err(format!("the conversion loses or changes {path}")),
+        Some(path) => Err(ProbeError::Lossy { path }),
         None => Ok(()),
     }
 }
@@ -194,7 +210,7 @@ mod tests {
         let sent = json!({"spec": {"a": [{"b": 1}, {"c": 2}], "d": null}});
         let check = |returned: Value, expected: Option<&str>| {
             let lost = expected.map(|path| format!("the conversion loses or changes {path}"));
-            assert_eq!(compare(&returned, &sent).err(), lost);
+            assert_eq!(compare(&returned, &sent).err().map(|error| error.to_string()), lost);
         };
         let defaulted = json!({"spec": {"a": [{"b": 1}, {"c": 2, "e": 3}], "d": null}, "status": {}});
         check(defaulted, None);

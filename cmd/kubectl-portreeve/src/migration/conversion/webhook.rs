@@ -7,6 +7,15 @@ use std::str::FromStr;
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
+/// An invalid address of the webhook, by the flag that has it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub(super) enum InvalidAddress {
+    #[error("expected NAMESPACE/NAME[:PORT], such as portreeve-system/portreeve-webhook")]
+    Service,
+    #[error("expected a URL such as https://10.0.0.1:9443")]
+    Url,
+}
+
 /// The value of `--service`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct ServiceAddress {
@@ -16,9 +25,9 @@ pub(super) struct ServiceAddress {
 }
 
 impl FromStr for ServiceAddress {
-    type Err = String;
+    type Err = InvalidAddress;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidAddress> {
         let parse = || {
             let (namespace, rest) = text.split_once('/')?;
             let (name, port) = match rest.split_once(':') {
@@ -32,7 +41,7 @@ impl FromStr for ServiceAddress {
                 port,
             })
         };
-        parse().ok_or_else(|| "expected NAMESPACE/NAME[:PORT], such as portreeve-system/portreeve-webhook".to_owned())
+        parse().ok_or(InvalidAddress::Service)
     }
 }
 
@@ -41,9 +50,9 @@ impl FromStr for ServiceAddress {
 pub(super) struct WebhookUrl(String);
 
 impl FromStr for WebhookUrl {
-    type Err = String;
+    type Err = InvalidAddress;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidAddress> {
         let url: Option<http::Uri> = text.parse().ok();
         let url = url.filter(|url| url.scheme_str() == Some("https") && url.query().is_none());
         let has_host = url
@@ -51,7 +60,7 @@ impl FromStr for WebhookUrl {
             .and_then(http::Uri::host)
             .is_some_and(|host| !host.is_empty());
         if !has_host || text.contains(['@', '#']) {
-            return Err("expected a URL such as https://10.0.0.1:9443".to_owned());
+            return Err(InvalidAddress::Url);
         }
         Ok(Self(text.to_owned()))
     }
