@@ -78,7 +78,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "portreeve-bench",
         &[
-            "portreeve-api",
             "portreeve-crontab",
             "portreeve-foo",
             "portreeve-garbagecollector-graph",

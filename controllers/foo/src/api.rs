@@ -113,4 +113,14 @@ mod tests {
         let definition = serde_saphyr::to_string_with_options(&json!(Foo::crd()), options).unwrap();
         expect_file!["../crds.yaml"].assert_eq(&definition);
     }
+
+    /// A list must not have items with a default: kubectl's client-side apply would replace it as a
+    /// whole at each change.
+    #[test]
+    fn the_spec_has_no_list() {
+        for version in &Foo::crd().spec.versions {
+            let spec = json!(version.schema)["openAPIV3Schema"]["properties"]["spec"].to_string();
+            assert!(spec.contains("deploymentName") && !spec.contains("\"items\""), "{spec}");
+        }
+    }
 }

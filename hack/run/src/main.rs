@@ -59,7 +59,7 @@ impl Arguments {
         let args: Vec<_> = env::args_os().skip(1).collect();
         let is_flag = |arg: &OsString| arg.as_encoded_bytes().starts_with(b"-");
         let (paths, flags) = args.split_at(args.iter().position(is_flag).unwrap_or(args.len()));
-        let [daemon, samples @ ..] = paths else {
+        let Some((daemon, samples)) = paths.split_first().filter(|(_, samples)| !samples.is_empty()) else {
             bail!("usage: portreeve-run DAEMON SAMPLES... [DAEMON-FLAG...]");
         };
         let daemon = PathBuf::from(daemon);

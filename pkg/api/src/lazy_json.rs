@@ -30,11 +30,7 @@ pub struct LazyObject<'a>(Vec<(Cow<'a, str>, LazyValue<'a>)>);
 impl<'a> LazyValue<'a> {
     /// Returns a text.
     pub fn string(text: &str) -> Self {
-        match to_raw_value(text) {
-            Ok(text) => Self::Text(Cow::Owned(text)),
-            // A text can always be encoded.
-            Err(_) => Self::null(),
-        }
+        Self::of(&text)
     }
 
     /// Returns a value as text.

@@ -238,8 +238,8 @@ impl<R: Reconciler> Worker<R> {
     /// only after the backoff.
     async fn run_report(&self, work: &Work<ObjectKey>, observed: &R::Observed, report: &Plan) -> Applied {
         let key = work.key();
-        let targets = report.effects.iter().filter_map(Effect::status_target);
-        let target = targets.into_iter().find(|target| target.key == *key);
+        let mut targets = report.effects.iter().filter_map(Effect::status_target);
+        let target = targets.find(|target| target.key == *key);
         if let Some(target) = target {
             self.own_writes.begin(key, &target.uid);
         }
