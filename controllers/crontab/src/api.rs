@@ -10,7 +10,7 @@ mod structural;
 pub use crontab::{
     CRONTABS, CRONTABS_V2, ConcurrencyPolicy, CronTab, CronTabSpec, CronTabStatus, CronTabV2Spec, CronTabV2Status,
     DEFAULT_SCHEDULE, DstPolicyName, JOB_SCHEDULE, JobNameFormat, JobReference, MAX_SCHEDULE_NAME, MAX_SCHEDULES,
-    NamedSchedule, REPLACED_RUNS, RUN_NOW, RunPolicy, ScheduleStatus, Timing, V2_FIELDS,
+    NamedSchedule, REPLACED_RUNS, RUN_NOW, RunPolicy, RunsStatus, ScheduleStatus, Timing, V2_FIELDS,
 };
 pub use crontab_policy::{CRONTAB_POLICIES, CronTabDefaults, CronTabLimits, CronTabPolicy, CronTabPolicySpec};
 

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 pub(crate) use self::cached::CachedCronTab;
 use self::spec::{DEFAULT, Version};
 use crate::{
-    api::{CRONTABS, CRONTABS_V2, CronTabV2Status, DEFAULT_SCHEDULE, JobNameFormat, ScheduleStatus},
+    api::{CRONTABS, CRONTABS_V2, CronTabV2Status, DEFAULT_SCHEDULE, JobNameFormat, RunsStatus, ScheduleStatus},
     assess::{AssessedSchedule, Assessment},
     conversion::{self, fields::STATUS_FIELDS},
     input::{DesiredRuns, DesiredSchedule, Fault, RecordedSchedule, RecordedStatus},
@@ -63,7 +63,7 @@ impl CachedCronTab {
             return RecordedSchedule::default();
         };
         let recorded = status.schedules.iter().find(|schedule| schedule.name == name);
-        let ready = conditions::find_status_condition(&status.conditions, "Ready");
+        let ready = conditions::find_status_condition(&status.runs.conditions, "Ready");
         RecordedSchedule {
             last_schedule: recorded.and_then(|recorded| recorded.last_schedule_time),
             last_missed: recorded.and_then(|recorded| recorded.last_missed_time),
@@ -152,7 +152,7 @@ impl CachedCronTab {
             None => condition_update("Ready", ConditionStatus::True, "Scheduled", ""),
         };
         let generation = self.metadata.base.generation;
-        let before = &self.current_status().conditions;
+        let before = &self.current_status().runs.conditions;
         // The apiserver may reject each attempt with another message. Keep the first message,
         // because every change of the status triggers another sync at once.
         let reported = conditions::find_status_condition(before, "Ready").filter(|known| {
@@ -239,7 +239,7 @@ impl ScheduleResource for CachedCronTab {
     }
 
     fn recorded(&self, rescheduled: &dyn Fn(&str) -> Timestamp) -> RecordedStatus<'_> {
-        let current = self.current_status();
+        let current = &self.current_status().runs;
         let ready = conditions::find_status_condition(&current.conditions, "Ready");
         let schedules = self.schedule_fields().into_iter();
         RecordedStatus {
@@ -261,11 +261,11 @@ impl ScheduleResource for CachedCronTab {
     }
 
     fn is_unrecorded(&self) -> bool {
-        self.current_status().observed_generation == 0
+        self.current_status().runs.observed_generation == 0
     }
 
     fn job_name_format(&self) -> Option<JobNameFormat> {
-        self.current_status().job_name_format
+        self.current_status().runs.job_name_format
     }
 
     fn job(&self, run: &Run, name: &str) -> Result<Object, Fault> {
@@ -292,14 +292,16 @@ impl ScheduleResource for CachedCronTab {
             });
         let status = CronTabV2Status {
             schedules: schedules.collect(),
-            active_count: i32::try_from(active.len()).unwrap_or(i32::MAX),
-            active,
-            last_successful_time: summary.last_success,
-            last_failure_time: summary.last_failure,
-            last_run_now: summary.last_run_now.map(str::to_owned),
-            job_name_format: input.names.format,
-            observed_generation: self.metadata.base.generation,
-            conditions: self.conditions(assessment, fault),
+            runs: RunsStatus {
+                active_count: i32::try_from(active.len()).unwrap_or(i32::MAX),
+                active,
+                last_successful_time: summary.last_success,
+                last_failure_time: summary.last_failure,
+                last_run_now: summary.last_run_now.map(str::to_owned),
+                job_name_format: input.names.format,
+                observed_generation: self.metadata.base.generation,
+                conditions: self.conditions(assessment, fault),
+            },
         };
         (self.status.as_ref() != Some(&status)).then(|| self.status_patch(&status))
     }

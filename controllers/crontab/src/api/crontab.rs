@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use portreeve_api::Resource;
 
-pub use status::{CronTabStatus, JobNameFormat, JobReference, ScheduleStatus};
+pub use status::{CronTabStatus, JobNameFormat, JobReference, RunsStatus, ScheduleStatus};
 pub use v2::{
     CronTabV2Spec, CronTabV2Status, DEFAULT_SCHEDULE, JOB_SCHEDULE, MAX_SCHEDULE_NAME, MAX_SCHEDULES, NamedSchedule,
     REPLACED_RUNS, V2_FIELDS,

@@ -234,13 +234,6 @@ fn status_of_v1(status: CronTabStatus) -> CronTabV2Status {
     };
     CronTabV2Status {
         schedules,
-        active: status.active,
-        active_count: status.active_count,
-        last_successful_time: status.last_successful_time,
-        last_failure_time: status.last_failure_time,
-        last_run_now: status.last_run_now,
-        job_name_format: status.job_name_format,
-        observed_generation: status.observed_generation,
-        conditions: status.conditions,
+        runs: status.runs,
     }
 }

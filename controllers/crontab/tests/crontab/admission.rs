@@ -6,7 +6,9 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
     core::ObjectMeta,
 };
-use portreeve_crontab::api::{CRONTABS, ConcurrencyPolicy, CronTab, CronTabSpec, CronTabStatus, JobReference};
+use portreeve_crontab::api::{
+    CRONTABS, ConcurrencyPolicy, CronTab, CronTabSpec, CronTabStatus, JobReference, RunsStatus,
+};
 use serde_json::json;
 
 use crate::{fixture, spec};
@@ -45,22 +47,25 @@ async fn typed_object_is_created_and_its_status_patched() -> Result<()> {
     ensure!(created.metadata.generation == Some(1), "{created:?}");
 
     let first = CronTabStatus {
-        active: vec![JobReference {
-            api_version: "batch/v1".to_owned(),
-            kind: "Job".to_owned(),
-            name: "typed-1".to_owned(),
-            namespace: fixture.namespace.name().to_owned(),
-            uid: "1".to_owned(),
-        }],
-        active_count: 1,
+        runs: RunsStatus {
+            active: vec![JobReference {
+                api_version: "batch/v1".to_owned(),
+                kind: "Job".to_owned(),
+                name: "typed-1".to_owned(),
+                namespace: fixture.namespace.name().to_owned(),
+                uid: "1".to_owned(),
+            }],
+            active_count: 1,
+            last_run_now: Some("once".to_owned()),
+            ..RunsStatus::default()
+        },
         next_schedule_time: Some("2026-03-01T00:00:00.5Z".parse()?),
-        last_run_now: Some("once".to_owned()),
         ..CronTabStatus::default()
     };
     let patched = patch_status(&crontabs, &first).await?;
     let time = patched.next_schedule_time.context("nextScheduleTime is missing")?;
     ensure!(time.to_string() == "2026-03-01T00:00:00Z", "{time}");
-    ensure!(patched.active == first.active && patched.last_run_now == first.last_run_now);
+    ensure!(patched.runs == first.runs);
 
     // An absent value is written as null, and the apiserver stores no null.
     let second = CronTabStatus::default();

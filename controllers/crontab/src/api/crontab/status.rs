@@ -15,22 +15,13 @@ pub struct CronTabStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub schedules: Vec<ScheduleStatus>,
-    /// A list of references to currently active Jobs.
-    pub active: Vec<JobReference>,
-    /// The number of currently active runs.
-    pub active_count: i32,
+    /// What both versions show in the same place.
+    #[serde(flatten)]
+    pub runs: RunsStatus,
     /// The last scheduled time for which a run was started.
     #[serde(with = "whole_seconds")]
     #[schemars(with = "Option<TimeSchema>")]
     pub last_schedule_time: Option<Timestamp>,
-    /// The completion time of the last successful run.
-    #[serde(with = "whole_seconds")]
-    #[schemars(with = "Option<TimeSchema>")]
-    pub last_successful_time: Option<Timestamp>,
-    /// The completion time of the last failed run.
-    #[serde(with = "whole_seconds")]
-    #[schemars(with = "Option<TimeSchema>")]
-    pub last_failure_time: Option<Timestamp>,
     /// The time of the next scheduled run. Absent if no run is scheduled.
     #[serde(with = "whole_seconds")]
     #[schemars(with = "Option<TimeSchema>")]
@@ -41,8 +32,6 @@ pub struct CronTabStatus {
     pub last_missed_time: Option<Timestamp>,
     /// The total number of missed runs.
     pub missed_runs: i64,
-    /// The value of the annotation `stable.example.com/run-now` that the controller acted on last.
-    pub last_run_now: Option<String>,
     /// The most recently observed schedule and time zone.
     pub observed_schedule: Option<String>,
     /// The time at which the observed schedule replaced another one. Earlier scheduled times are
@@ -50,9 +39,29 @@ pub struct CronTabStatus {
     #[serde(with = "whole_seconds")]
     #[schemars(with = "Option<TimeSchema>")]
     pub scheduled_since: Option<Timestamp>,
+}
+
+/// The state of the runs of all schedules, which both versions of a CronTab show.
+#[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct RunsStatus {
+    /// A list of references to currently active Jobs of all schedules.
+    pub active: Vec<JobReference>,
+    /// The number of currently active runs of all schedules.
+    pub active_count: i32,
+    /// The completion time of the last successful run.
+    #[serde(with = "whole_seconds")]
+    #[schemars(with = "Option<TimeSchema>")]
+    pub last_successful_time: Option<Timestamp>,
+    /// The completion time of the last failed run.
+    #[serde(with = "whole_seconds")]
+    #[schemars(with = "Option<TimeSchema>")]
+    pub last_failure_time: Option<Timestamp>,
+    /// The value of the annotation `stable.example.com/run-now` that the controller acted on last.
+    pub last_run_now: Option<String>,
     /// The format of the names of the Jobs. The controller chooses it before the first run and
-    /// never changes it. If absent, the names are `<name>-<minutes>`, which a CronJob of the same
-    /// name may also create.
+    /// never changes it. If absent, the names of the schedule `default` are `<name>-<minutes>`,
+    /// which a CronJob of the same name may also create.
     #[schemars(with = "JobNameFormat")]
     pub job_name_format: Option<JobNameFormat>,
     /// The most recent generation observed by the controller.

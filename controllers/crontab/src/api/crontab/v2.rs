@@ -1,15 +1,13 @@
 //! The types of `stable.example.com/v2`: several schedules with one template.
 
-use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::JobTemplateSpec;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    JobNameFormat, JobReference, RunPolicy, Timing,
-    status::{ScheduleStatus, whole_seconds},
+    RunPolicy, Timing,
+    status::{RunsStatus, ScheduleStatus},
 };
-use portreeve_api::conditions::{Condition, TimeSchema};
 
 /// The name of the schedule that v1 shows.
 pub const DEFAULT_SCHEDULE: &str = "default";
@@ -88,28 +86,7 @@ pub struct CronTabV2Status {
     /// The state of each schedule.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub schedules: Vec<ScheduleStatus>,
-    /// A list of references to currently active Jobs, of all schedules.
-    pub active: Vec<JobReference>,
-    /// The number of currently active runs, of all schedules.
-    pub active_count: i32,
-    /// The completion time of the last successful run.
-    #[serde(with = "whole_seconds")]
-    #[schemars(with = "Option<TimeSchema>")]
-    pub last_successful_time: Option<Timestamp>,
-    /// The completion time of the last failed run.
-    #[serde(with = "whole_seconds")]
-    #[schemars(with = "Option<TimeSchema>")]
-    pub last_failure_time: Option<Timestamp>,
-    /// The value of the annotation `stable.example.com/run-now` that the controller acted on last.
-    pub last_run_now: Option<String>,
-    /// The format of the names of the Jobs. The controller chooses it before the first run and
-    /// never changes it. If absent, the names of the schedule `default` are `<name>-<minutes>`,
-    /// which a CronJob of the same name may also create.
-    #[schemars(with = "JobNameFormat")]
-    pub job_name_format: Option<JobNameFormat>,
-    /// The most recent generation observed by the controller.
-    pub observed_generation: i64,
-    /// Current service state of the CronTab, with at most one condition per type.
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
-    pub conditions: Vec<Condition>,
+    /// What both versions show in the same place.
+    #[serde(flatten)]
+    pub runs: RunsStatus,
 }
