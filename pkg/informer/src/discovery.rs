@@ -17,6 +17,7 @@ pub use served::{ServedResources, Verb};
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -79,11 +80,19 @@ pub struct Discovery {
     stop_guard: DropGuard,
 }
 
+/// The end of an attempt: its number, counted from 1 on, and its failure.
+type LastAttempt = (u64, Option<WatchFailure>);
+
 /// The state that the handle shares with its task.
 #[derive(Default)]
 struct Shared {
     /// Notified by a watch event or by [`Discovery::refresh`].
     changed: Arc<Notify>,
+    /// Notified by [`Discovery::read_now`].
+    wanted: Notify,
+    /// The number of attempts that have begun.
+    begun: AtomicU64,
+    ended: watch::Sender<LastAttempt>,
     reporter: StatusReporter,
     failures: AtomicU64,
     /// The names of the existing API services.
@@ -134,6 +143,23 @@ impl Discovery {
     /// known resources may be out of date.
     pub fn refresh(&self) {
         self.shared.changed.notify_one();
+    }
+
+    /// Reads discovery, and returns when an attempt has ended that began after this call. Concurrent
+    /// calls share an attempt. The known resources are then up to date, as far as the apiserver that
+    /// answered knows them.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure of the attempt. While attempts fail, the next one may have to wait for
+    /// the end of a backoff.
+    pub async fn read_now(&self) -> Result<(), WatchFailure> {
+        let begun = self.shared.begun.load(Ordering::Relaxed);
+        let mut ended = self.shared.ended.subscribe();
+        self.shared.wanted.notify_one();
+        // The sender is a field of `self`, so it is not closed.
+        let last = ended.wait_for(|(number, _)| *number > begun).await;
+        last.map_or(Ok(()), |last| last.1.clone().map_or(Ok(()), Err))
     }
 
     /// Returns whether an aggregated apiserver serves the resource. It usually has its own store,
@@ -187,6 +213,9 @@ impl DiscoveryLoop {
         let shared = Arc::clone(&self.shared);
         let mut poll_delays = [].iter();
         loop {
+            // This attempt is for every caller of `read_now` so far.
+            pin!(shared.wanted.notified()).enable();
+            let number = shared.begun.fetch_add(1, Ordering::Relaxed) + 1;
             let started = Instant::now();
             let outages = self.outage.count();
             let result = self.client.fetch().await;
@@ -206,6 +235,8 @@ impl DiscoveryLoop {
                     (wait.min(FAILURE_HOLDOFF).max(requested), wait)
                 }
             };
+            let failure = shared.reporter.status().failure;
+            shared.ended.send_replace((number, failure));
             let next = async {
                 sleep(holdoff).await;
                 tokio::select! {
@@ -214,6 +245,7 @@ impl DiscoveryLoop {
                         poll_delays = EVENT_POLL_DELAYS.iter();
                         sleep(pause.max(DEBOUNCE)).await;
                     }
+                    () = shared.wanted.notified() => sleep(pause).await,
                 }
             };
             tokio::select! {
@@ -251,12 +283,13 @@ impl DiscoveryLoop {
         self.services.wake();
     }
 
-    /// Returns the names of the API services that are known to exist.
+    /// Returns the names of the API services that are known to exist, and whether the apiserver
+    /// itself serves them.
     ///
     /// If the watch no longer updates the names, deleted services would stay known forever, so the
     /// names expire. They do not expire at once, because a starting apiserver may reject every
     /// request for a moment.
-    fn services(&self) -> BTreeSet<Box<str>> {
+    fn services(&self) -> BTreeMap<Box<str>, bool> {
         let status = self.services.status();
         let is_rejected = status
             .failure()
@@ -265,9 +298,13 @@ impl DiscoveryLoop {
             .last_contact()
             .is_some_and(|contact| contact.elapsed() < NAMES_EXPIRY);
         if is_rejected && !is_recent {
-            return BTreeSet::new();
+            return BTreeMap::new();
         }
-        self.shared.services.lock().keys().cloned().collect()
+        let services = self.shared.services.lock();
+        services
+            .iter()
+            .map(|(name, is_local)| (name.clone(), *is_local))
+            .collect()
     }
 
     /// Logs each group version that newly fails or is discovered again, and returns the wait until

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use portreeve_api::Resource;
+use portreeve_api::{Resource, Scope};
 
 /// A verb of the Kubernetes API.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -89,6 +89,8 @@ struct GroupVersion {
     /// The resources, shared with the response that listed them.
     resources: Arc<[DiscoveredResource]>,
     failed: bool,
+    /// Whether the resources were ever discovered.
+    was_read: bool,
 }
 
 impl ServedResources {
@@ -110,7 +112,7 @@ impl ServedResources {
             let discovered = discovered.collect();
             versions.push((api_version.into(), Some(discovered)));
         }
-        Self::default().updated_by(&[&response], &BTreeSet::new())
+        Self::default().updated_by(&[&response], &BTreeMap::new())
     }
 
     /// Returns the resources that support all these verbs, each once per group.
@@ -162,6 +164,29 @@ impl ServedResources {
             .map(|version| &*version.api_version)
     }
 
+    /// Returns the group versions that could not be discovered and may serve namespaced resources
+    /// with this verb, in the form of `apiVersion`: those that did so when they were last
+    /// discovered, and those that were never discovered.
+    pub fn may_hide_namespaced(&self, verb: Verb) -> impl Iterator<Item = &str> {
+        let verb = Verbs::of(&[verb]);
+        let hides = move |discovered: &DiscoveredResource| {
+            discovered.resource.scope == Scope::Namespaced && discovered.verbs.has_all(verb)
+        };
+        let failed = self.groups.values().flatten().filter(|version| version.failed);
+        failed
+            .filter(move |version| !version.was_read || version.resources.iter().any(hides))
+            .map(|version| &*version.api_version)
+    }
+
+    /// Returns whether the resource, in its version, is known to support the verb.
+    pub fn supports(&self, resource: &Resource, verb: Verb) -> bool {
+        let version = self.version(&resource.api_version());
+        let mut resources = version.into_iter().flat_map(|version| &*version.resources);
+        resources.any(|discovered| {
+            discovered.resource.plural == resource.plural && discovered.verbs.has_all(Verbs::of(&[verb]))
+        })
+    }
+
     /// Returns whether the group version of `resource` could not be discovered.
     pub fn is_failed(&self, resource: &Resource) -> bool {
         self.version(&resource.api_version())
@@ -175,10 +200,13 @@ impl ServedResources {
 
     /// Returns the known resources after new responses.
     ///
-    /// `services` are the names of the existing API services. A group version that has an API
-    /// service and is missing from the responses has failed and is not removed: an apiserver that
-    /// has just started omits the group versions that it has not loaded yet.
-    pub(super) fn updated_by(&self, responses: &[&Groups], services: &BTreeSet<Box<str>>) -> Self {
+    /// `services` are the names of the existing API services, and whether the apiserver itself
+    /// serves them. A group version that has an API service and is missing from the responses has
+    /// failed and is not removed: an apiserver that has just started omits the group versions that
+    /// it has not loaded yet. If an aggregated apiserver serves it, it has failed even if it was
+    /// never discovered. Those that the apiserver serves itself do not count: it keeps the API
+    /// service of a CRD whose names are not accepted, and never lists its resources.
+    pub(super) fn updated_by(&self, responses: &[&Groups], services: &BTreeMap<Box<str>, bool>) -> Self {
         let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for (group, versions) in responses.iter().copied().flatten() {
             let versions = versions.iter().map(|version| self.version_after(version));
@@ -188,7 +216,7 @@ impl ServedResources {
             for (position, version) in versions.iter().enumerate() {
                 let is_listed =
                     |now: &Vec<GroupVersion>| now.iter().any(|other| other.api_version == version.api_version);
-                let exists = services.contains(&*service_name(&version.api_version));
+                let exists = services.contains_key(&*service_name(&version.api_version));
                 if exists && !groups.get(group).is_some_and(is_listed) {
                     let now = groups.entry(group.clone()).or_default();
                     // The version keeps its position, so that the preferred version stays
@@ -197,20 +225,27 @@ impl ServedResources {
                 }
             }
         }
+        let aggregated = services.iter().filter(|(_, is_local)| !**is_local);
+        for (group, api_version) in aggregated.filter_map(|(name, _)| group_version(name)) {
+            let now: &mut Vec<GroupVersion> = groups.entry(group.into()).or_default();
+            if now.iter().all(|version| *version.api_version != *api_version) {
+                now.push(GroupVersion::never_read(api_version.into()));
+            }
+        }
         Self { groups }
     }
 
     /// Returns the state of a group version after a response that contains it.
     fn version_after(&self, (api_version, resources): &VersionResources) -> GroupVersion {
-        let now = |resources, failed| GroupVersion {
-            api_version: api_version.clone(),
-            resources,
-            failed,
-        };
         match (resources, self.version(api_version)) {
-            (Some(resources), _) => now(Arc::clone(resources), false),
+            (Some(resources), _) => GroupVersion {
+                api_version: api_version.clone(),
+                resources: Arc::clone(resources),
+                failed: false,
+                was_read: true,
+            },
             (None, Some(before)) => before.marked_failed(),
-            (None, None) => now(Arc::default(), true),
+            (None, None) => GroupVersion::never_read(api_version.clone()),
         }
     }
 
@@ -228,6 +263,16 @@ impl ServedResources {
 }
 
 impl GroupVersion {
+    /// Returns a version that exists and has failed since it was first seen.
+    fn never_read(api_version: Box<str>) -> Self {
+        Self {
+            api_version,
+            resources: Arc::default(),
+            failed: true,
+            was_read: false,
+        }
+    }
+
     /// Returns the resource of this kind.
     fn find(&self, kind: &str) -> Option<&Resource> {
         let mut resources = self.resources.iter();
@@ -245,6 +290,13 @@ impl GroupVersion {
 /// Returns the group of an `apiVersion`, which is empty for the core group.
 fn group_of(api_version: &str) -> &str {
     api_version.rsplit_once('/').map_or("", |(group, _)| group)
+}
+
+/// Returns the group and the `apiVersion` of an API service, or `None` for the core group, of which
+/// there is one version.
+fn group_version(service: &str) -> Option<(&str, String)> {
+    let (version, group) = service.split_once('.')?;
+    (!group.is_empty()).then(|| (group, format!("{group}/{version}")))
 }
 
 /// Returns `version.group`, the name of the API service of an `apiVersion`. In the core group it

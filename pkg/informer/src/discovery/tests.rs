@@ -177,6 +177,25 @@ async fn a_change_without_an_event_is_discovered_within_the_period() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_read_ends_with_an_attempt_that_began_after_it() {
+    let mut fixture = Fixture::new(&[foos()]);
+    sleep(Duration::from_secs(1)).await;
+    fixture.set(&[bars()]);
+    fixture.apiserver.lock().log.clear();
+    let reads = tokio::join!(fixture.discovery.read_now(), fixture.discovery.read_now());
+    assert!(reads.0.is_ok() && reads.1.is_ok());
+    assert_eq!(fixture.known(), "pods.v1 bars.v1.b");
+    // One attempt, which no series of others follows.
+    assert_eq!(fixture.requests_within(PERIOD / 2).await.len(), 0);
+    fixture.apiserver.lock().fail("/apis");
+    let failure = fixture.discovery.read_now().await.expect_err("no document");
+    assert!(failure.message.contains("etcd is unavailable"), "{}", failure.message);
+    fixture.set(&[foos()]);
+    assert!(fixture.discovery.read_now().await.is_ok());
+    assert_eq!(fixture.known(), "pods.v1 foos.v1.a");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_event_triggers_requests_soon_and_for_a_while() {
     let mut fixture = Fixture::new(&[foos()]);
     sleep(PERIOD / 2).await;

@@ -1,7 +1,7 @@
 //! Tests with recorded discovery documents and mutations of them: no input causes a panic or a
 //! hang, and every decoded resource can be requested.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use portreeve_testing::Corpus;
 
@@ -26,7 +26,7 @@ fn check(groups: &Groups) {
             assert_eq!(resource.api_version(), **api_version);
         }
     }
-    let served = ServedResources::default().updated_by(&[groups], &BTreeSet::new());
+    let served = ServedResources::default().updated_by(&[groups], &BTreeMap::new());
     assert!(
         served
             .preferred(&[Verb::List])

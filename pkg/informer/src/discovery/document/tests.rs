@@ -149,7 +149,7 @@ fn subresources_in_a_resource_list_are_skipped() {
         print(&groups),
         "apps/v1: deployments=Deployment/Namespaced things=Thing/Cluster\n"
     );
-    let served = ServedResources::default().updated_by(&[&groups], &std::collections::BTreeSet::new());
+    let served = ServedResources::default().updated_by(&[&groups], &std::collections::BTreeMap::new());
     let preferred: Vec<_> = served
         .preferred(&[Verb::List, Verb::Delete])
         .map(ToString::to_string)

@@ -14,7 +14,7 @@ fn resource(api_version: &str, kind: &str) -> Resource {
         version: version.to_owned().into(),
         plural: format!("{}s", kind.to_lowercase()).into(),
         kind: kind.to_owned().into(),
-        scope: portreeve_api::Scope::Namespaced,
+        scope: Scope::Namespaced,
     }
 }
 
@@ -40,8 +40,9 @@ fn response(versions: &[(&str, Option<Kinds>)]) -> Groups {
     groups
 }
 
-fn services(names: &[&str]) -> BTreeSet<Box<str>> {
-    names.iter().map(|name| (*name).into()).collect()
+/// Returns API services that the apiserver serves itself.
+fn services(names: &[&str]) -> BTreeMap<Box<str>, bool> {
+    names.iter().map(|name| ((*name).into(), true)).collect()
 }
 
 fn preferred(served: &ServedResources, verbs: &[Verb]) -> Vec<String> {
@@ -165,6 +166,48 @@ fn a_missing_version_is_removed_unless_its_api_service_exists() {
 }
 
 #[test]
+fn an_aggregated_version_that_was_never_discovered_has_failed() {
+    let pods = response(&[("v1", Some(&[("Pod", COLLECTABLE)]))]);
+    let aggregated = BTreeMap::from([("v1.new".into(), false), ("v1.".into(), false)]);
+    let served = ServedResources::default().updated_by(&[&pods], &aggregated);
+    assert!(served.failed().eq(["new/v1"]));
+    let all = response(&[("v1", Some(&[("Pod", COLLECTABLE)])), ("new/v1", Some(&[]))]);
+    let read = served.updated_by(&[&all], &aggregated);
+    assert_eq!(read.failed().count(), 0);
+    assert!(read.updated_by(&[&pods], &aggregated).failed().eq(["new/v1"]));
+    assert_eq!(served.updated_by(&[&pods], &services(&[])).failed().count(), 0);
+}
+
+#[test]
+fn a_failed_version_may_hide_what_it_served_and_anything_if_it_was_never_discovered() {
+    let node = |group: &str| {
+        let mut node = resource(group, "Node");
+        node.scope = Scope::Cluster;
+        node
+    };
+    let known = ServedResources::of(&[
+        (resource("a/v1", "Object"), COLLECTABLE),
+        (resource("b/v1", "Reading"), READABLE),
+        (node("c/v1"), COLLECTABLE),
+    ]);
+    let hidden = |served: &ServedResources| -> Vec<String> {
+        served.may_hide_namespaced(Verb::Delete).map(str::to_owned).collect()
+    };
+    assert!(hidden(&known).is_empty());
+    let failing = response(&[("a/v1", None), ("b/v1", None), ("c/v1", None), ("d/v1", None)]);
+    assert_eq!(hidden(&known.updated_by(&[&failing], &services(&[]))), ["a/v1", "d/v1"]);
+}
+
+#[test]
+fn a_resource_supports_the_verbs_of_its_version() {
+    let served = ServedResources::of(&[(resource("a/v1", "Object"), READABLE)]);
+    let supports = |version, verb| served.supports(&resource(version, "Object"), verb);
+    assert!(supports("a/v1", Verb::List));
+    assert!(!supports("a/v1", Verb::Delete));
+    assert!(!supports("a/v2", Verb::List));
+}
+
+#[test]
 fn added_and_removed_resources_are_named() {
     let before = ServedResources::of(&[
         (resource("v1", "Pod"), COLLECTABLE),
@@ -204,9 +247,11 @@ fn any_response() -> impl Strategy<Value = Groups> {
     })
 }
 
-fn any_services() -> impl Strategy<Value = BTreeSet<Box<str>>> {
+fn any_services() -> impl Strategy<Value = BTreeMap<Box<str>, bool>> {
     let names = API_VERSIONS.map(|version| service_name(version).into_boxed_str());
-    subsequence(names.to_vec(), 0..=names.len()).prop_map(|names| names.into_iter().collect())
+    let locals = vec(any::<bool>(), names.len());
+    (subsequence(names.to_vec(), 0..=names.len()), locals)
+        .prop_map(|(names, locals)| names.into_iter().zip(locals).collect())
 }
 
 /// Returns the entry of a version in a response.
@@ -235,8 +280,13 @@ proptest! {
                         prop_assert!(after.failed);
                     }
                     None => {
-                        let kept = before.filter(|_| services.contains(&*service_name(api_version)));
-                        prop_assert_eq!(after.cloned(), kept.map(GroupVersion::marked_failed));
+                        let service = services.get(&*service_name(api_version));
+                        let expected = match (before, service) {
+                            (Some(before), Some(_)) => Some(before.marked_failed()),
+                            (None, Some(false)) if api_version != "v1" => Some(GroupVersion::never_read(api_version.into())),
+                            _ => None,
+                        };
+                        prop_assert_eq!(after.cloned(), expected);
                     }
                 }
             }
@@ -247,7 +297,7 @@ proptest! {
 
     #[test]
     fn each_resource_is_preferred_once_and_lookup_finds_it(response in any_response()) {
-        let served = ServedResources::default().updated_by(&[&response], &BTreeSet::new());
+        let served = ServedResources::default().updated_by(&[&response], &services(&[]));
         let mut seen = HashSet::new();
         for resource in served.preferred(COLLECTABLE) {
             prop_assert!(seen.insert((&resource.group, &resource.plural)));
