@@ -29,5 +29,4 @@ pub(crate) mod restore;
 mod retries;
 mod shared;
 mod specs;
-mod test_crd;
 mod unlistable;

@@ -32,6 +32,7 @@ mod lease_access;
 mod logs;
 mod metrics;
 mod migration;
+mod namespaces;
 mod outages;
 mod paused;
 mod profile;

@@ -8,17 +8,18 @@ use portreeve_reconcile::{Descriptor, Rule};
 use portreeve_testing::Matcher;
 
 use crate::{
-    foo, garbage,
+    foo, garbage, namespaces,
     profile::{Profile, Reach, Reads},
     schedules, ttl,
 };
 
 /// The profile of every controller.
-pub(crate) static PROFILES: [&Profile; 5] = [
+pub(crate) static PROFILES: [&Profile; 6] = [
     &schedules::profile::CRONTAB,
     &schedules::profile::CRONJOB,
     &foo::profile::PROFILE,
     &garbage::profile::PROFILE,
+    &namespaces::profile::PROFILE,
     &ttl::profile::PROFILE,
 ];
 

@@ -94,20 +94,19 @@ const CONTROLLER: &[&str] = &[
     "portreeve-informer",
     "portreeve-reconcile",
 ];
-/// The one controller with an I/O shell: it watches every resource that it discovers and sends its
+/// The controllers with an I/O shell: they act on every resource that they discover, and send their
 /// own requests.
-const WITH_A_SHELL: (&str, &[&str]) = (
-    "portreeve-garbagecollector",
-    &[
-        "portreeve-client",
-        "portreeve-garbagecollector-graph",
-        "portreeve-metrics",
-        "portreeve-workqueue",
-        "tokio",
-        "prometheus",
-        "tracing",
-    ],
-);
+const WITH_A_SHELL: &[&str] = &["portreeve-garbagecollector", "portreeve-namespace"];
+/// What a shell may depend on besides.
+const SHELL: &[&str] = &[
+    "portreeve-client",
+    "portreeve-garbagecollector-graph",
+    "portreeve-metrics",
+    "portreeve-workqueue",
+    "tokio",
+    "prometheus",
+    "tracing",
+];
 /// Crates that controllers must not depend on: controllers decide, and the framework acts.
 const NOT_IN_CONTROLLERS: &[&str] = &[
     "tokio",
@@ -153,7 +152,7 @@ struct Dependency {
 }
 
 fn is_of_a_shell(package: &Package, dependency: &Dependency) -> bool {
-    package.name == WITH_A_SHELL.0 && WITH_A_SHELL.1.contains(&&*dependency.name)
+    WITH_A_SHELL.contains(&&*package.name) && SHELL.contains(&&*dependency.name)
 }
 
 /// Returns the packages of the workspace with their dependencies outside of tests.

@@ -8,6 +8,7 @@ pub const CONTROLLERS: &[Descriptor] = &[
     portreeve_crontab::CRONJOB,
     portreeve_foo::DESCRIPTOR,
     portreeve_garbagecollector::DESCRIPTOR,
+    portreeve_namespace::DESCRIPTOR,
     portreeve_ttlafterfinished::DESCRIPTOR,
 ];
 

@@ -250,6 +250,7 @@ mod tests {
             cronjob-controller              cronjob              off
             foo-controller                  foo                  on
             garbage-collector-controller    garbagecollector     off
+            namespace-controller            namespace            off
             ttl-after-finished-controller   ttl-after-finished   off
         "]]
         .assert_eq(&table(CONTROLLERS));

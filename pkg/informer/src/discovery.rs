@@ -145,9 +145,9 @@ impl Discovery {
         self.shared.changed.notify_one();
     }
 
-    /// Reads discovery, and returns when an attempt has ended that began after this call. Concurrent
-    /// calls share an attempt. The known resources are then up to date, as far as the apiserver that
-    /// answered knows them.
+    /// Reads discovery, and returns when an attempt has ended that began after this call.
+    /// Concurrent calls share an attempt. The known resources are then up to date, as far as the
+    /// apiserver that answered knows them.
     ///
     /// # Errors
     ///

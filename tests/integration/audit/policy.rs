@@ -16,11 +16,11 @@ pub(crate) const WRITES_WITH_RESPONSES: &str = r#"{
   ]
 }"#;
 
-/// Writes of all users, and the bodies of deletions, for [`effects`](super::effects).
+/// Writes of all users, and the bodies of deletions of single objects, for [`effects`](super::effects).
 pub(crate) const WRITES: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
     "rules": [
         {"level": "Request", "verbs": ["delete"]},
-        {"level": "Metadata", "verbs": ["create", "patch", "update"]},
+        {"level": "Metadata", "verbs": ["create", "patch", "update", "deletecollection"]},
         {"level": "None"}]}"#;
 
 /// All requests, without bodies, each once when the apiserver responds. A watch is logged again

@@ -13,7 +13,7 @@ use crate::{
     audit::{AuditLog, Event, policy},
     fixtures::{
         LIMIT,
-        daemon::{ALL_CONTROLLERS, Daemon},
+        daemon::{ALL_CONTROLLERS, Daemon, PROMPT_NAMESPACES},
         namespace::NamespaceFixture,
     },
     profile::{self, Expected},
@@ -47,10 +47,11 @@ impl PendingWork {
     }
 }
 
-/// Returns the daemon's writes in a namespace so far, in order, including rejected ones.
+/// Returns the daemon's writes so far in the namespaces whose names begin with this, in order,
+/// including rejected ones.
 fn effects(plane: &ControlPlane, namespace: &str) -> Result<Vec<Event>> {
     let mut writes = AuditLog::of(plane)?.events_since(0)?;
-    writes.retain(|write| write.is_of_daemon() && write.namespace() == namespace);
+    writes.retain(|write| write.is_of_daemon() && write.namespace().starts_with(namespace));
     Ok(writes)
 }
 
@@ -59,7 +60,7 @@ async fn a_daemon_killed_after_each_effect_completes_its_work_without_duplicates
     let plane = ControlPlane::builder().audit_policy(policy::WRITES).pooled().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let Account { kubeconfig, .. } = Account::of(&plane, &proxy, &[]).await?;
-    let flags = [&*ALL_CONTROLLERS, "--install-crds"];
+    let flags = [&[&*ALL_CONTROLLERS, "--install-crds"], &PROMPT_NAMESPACES[..]].concat();
     // A first daemon installs the CRDs, so that the custom resources can be created before
     // the next one starts.
     let daemon = Daemon::start_as(&plane, &kubeconfig, "mortal", &flags).await?;
@@ -71,7 +72,7 @@ async fn a_daemon_killed_after_each_effect_completes_its_work_without_duplicates
     let mut killed_controllers = BTreeSet::new();
     for kills in 0..MAX_KILLS {
         let before = effects(&plane, pending_work.fixture.name())?.len();
-        let write = || Matcher::writes().namespace(pending_work.fixture.name());
+        let write = || Matcher::writes().namespaces_with(pending_work.fixture.name());
         let done = proxy.fault(write(), Fault::DropResponse, Repeat::Nth(1));
         // Cut the writes that other workers send until the daemon is killed.
         proxy.fault(write(), Fault::Cut, Repeat::UntilHealed);

@@ -7,7 +7,7 @@ use super::{scenario::Account, work::Work};
 use crate::fixtures::{
     LIMIT,
     clock::OffsetClock,
-    daemon::{ALL_CONTROLLERS, Daemon},
+    daemon::{ALL_CONTROLLERS, Daemon, PROMPT_NAMESPACES},
 };
 
 /// The flags of the daemon. With this idle timeout, an informer ends a silent watch within a round.
@@ -74,7 +74,7 @@ async fn resource_usage_does_not_grow_under_faults() -> Result<()> {
     let plane = ControlPlane::pooled().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let Account { kubeconfig, .. } = Account::of(&plane, &proxy, &[]).await?;
-    let flags = [&[ALL_CONTROLLERS.as_str()], &FLAGS[..]].concat();
+    let flags = [&[ALL_CONTROLLERS.as_str()], &PROMPT_NAMESPACES[..], &FLAGS[..]].concat();
     let daemon = Daemon::start_as(&plane, &kubeconfig, "under-faults", &flags).await?;
     daemon.admin.wait_until_ready().await?;
     let mut work = Work::start(&plane, &OffsetClock::new()).await?;

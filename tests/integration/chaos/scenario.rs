@@ -12,7 +12,7 @@ use crate::{
     fixtures::{
         LIMIT,
         clock::OffsetClock,
-        daemon::{ALL_CONTROLLERS, printed},
+        daemon::{ALL_CONTROLLERS, PROMPT_NAMESPACES, printed},
         in_process::InProcess,
         rbac,
         schedules::{Kind, minutes},
@@ -252,7 +252,12 @@ impl Account {
 
     /// Starts a daemon with all controllers under this account.
     pub(super) async fn run(&self, clock: &OffsetClock) -> Result<InProcess> {
-        let flags = [&[&*ALL_CONTROLLERS, "--install-crds"], self.flags].concat();
+        let flags = [
+            &[&*ALL_CONTROLLERS, "--install-crds"],
+            &PROMPT_NAMESPACES[..],
+            self.flags,
+        ]
+        .concat();
         InProcess::start_as(
             &self.kubeconfig,
             Arc::new(clock.clone()),

@@ -12,7 +12,6 @@ use tokio::time::Instant;
 use super::{
     collector::Collector,
     restore::{back_up, increase_versions, restore},
-    test_crd::{GROUP, TestCrd, VERSION},
     unlistable::{annotation, wait_until_released},
 };
 use crate::fixtures::{
@@ -20,6 +19,7 @@ use crate::fixtures::{
     daemon::LONG_LEASE,
     dynamic_client::{DynamicClient, Policy, ensure_throughout},
     object_builder::{ObjectBuilder, config_map, secret},
+    test_crd::{GROUP, TestCrd, VERSION},
 };
 
 /// Two apiservers. The main one forwards the requests for one resource to the other.

@@ -7,7 +7,8 @@ use http::StatusCode;
 use portreeve_testing::{ControlPlane, eventually};
 use serde_json::json;
 
-use super::{collector::Collector, test_crd::TestCrd, unlistable::wait_until_released};
+use super::{collector::Collector, unlistable::wait_until_released};
+use crate::fixtures::test_crd::TestCrd;
 use crate::fixtures::{
     LIMIT,
     daemon::{ALL_CONTROLLERS, Daemon, EXPIRING_LEASE},

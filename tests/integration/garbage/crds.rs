@@ -6,7 +6,8 @@ use anyhow::{Result, ensure};
 use kube::api::DynamicObject;
 use portreeve_testing::{BodyFault, ControlPlane, Fault, FaultProxy, Matcher, Repeat, eventually};
 
-use super::{aggregated::wait_until_virtual, collector::Collector, shared, test_crd::TestCrd};
+use super::{aggregated::wait_until_virtual, collector::Collector, shared};
+use crate::fixtures::test_crd::TestCrd;
 use crate::fixtures::{
     LIMIT,
     dynamic_client::{DynamicClient, Policy, ensure_throughout},

@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 
-use super::{collector::Collector, shared, test_crd::TestCrd};
+use super::{collector::Collector, shared};
+use crate::fixtures::test_crd::TestCrd;
 use crate::fixtures::{
     dynamic_client::{DynamicClient, Policy},
     object_builder::config_map,

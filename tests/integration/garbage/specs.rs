@@ -11,7 +11,8 @@ use kube::{
 use portreeve_testing::eventually;
 use serde_json::json;
 
-use super::{shared, test_crd::TestCrd};
+use super::shared;
+use crate::fixtures::test_crd::TestCrd;
 use crate::fixtures::{
     LIMIT,
     dynamic_client::{Policy, ensure_throughout},

@@ -18,13 +18,13 @@ use tokio::time::Instant;
 use super::{
     collector::Collector,
     processes::{LEASE, leader_of},
-    test_crd::TestCrd,
 };
 use crate::fixtures::{
     LIMIT,
     daemon::EXPIRING_LEASE,
     dynamic_client::{DynamicClient, Policy},
     object_builder::config_map,
+    test_crd::TestCrd,
 };
 
 /// How long a deletion waits for a resource that cannot be listed.

@@ -162,6 +162,9 @@ const FAMILIES: &[Row] = &[
     ("controller_runtime_max_concurrent_reconciles", GAUGE, "controller", &[]),
     ("controller_runtime_active_workers", GAUGE, "controller", &[]),
     ("gc_breaker_tripped", GAUGE, "", &[]),
+    ("namespace_controller_oldest_terminating_seconds", GAUGE, "", &[]),
+    ("namespace_controller_stuck_namespaces", GAUGE, "", &[]),
+    ("namespace_controller_terminating_namespaces", GAUGE, "", &[]),
     ("portreeve_build_info", GAUGE, "git_commit,rustc_version,version", &[]),
     ("portreeve_fenced_writes_total", COUNTER, "controller,fence", &[]),
     ("portreeve_informer_last_contact_age_seconds", GAUGE, "resource", &[]),
@@ -310,6 +313,7 @@ fn ensure_watches(metrics: &Metrics) -> Result<()> {
             "deployments",
             "foos",
             "jobs",
+            "namespaces",
         ];
         ensure!(plurals == expected, "{name}: {plurals:?}");
     }

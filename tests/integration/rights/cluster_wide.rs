@@ -9,16 +9,23 @@ use super::{
     permissions::printed_roles,
     required_verbs::{NO_ELECTION, RightsChecker},
 };
-use crate::{fixtures::namespace::NamespaceFixture, profile::Reach, registry};
+use crate::{
+    fixtures::{daemon::PROMPT_NAMESPACES, namespace::NamespaceFixture},
+    profile::Reach,
+    registry,
+};
 
 #[tokio::test]
 async fn the_printed_permissions_of_a_cluster_wide_controller_are_used_and_suffice() -> Result<()> {
     for profile in registry::profiles_with(Reach::Cluster) {
         let checker = RightsChecker::start_control_plane().await?;
-        let flags = [&*format!("--controllers={}", profile.descriptor.name), NO_ELECTION];
+        let controller = format!("--controllers={}", profile.descriptor.name);
+        let flags = [&*controller, NO_ELECTION];
         let printed = printed_roles(&flags)?;
         let all: Vec<_> = printed.values().flatten().collect();
-        let daemon = checker.start("cluster-wide", &all, &flags).await?;
+        let daemon = checker
+            .start("cluster-wide", &all, &[&flags, &PROMPT_NAMESPACES[..]].concat())
+            .await?;
         let fixture = NamespaceFixture::new(&checker.plane, "everything").await?;
         (profile.use_permissions)(fixture, daemon.clock.clone()).await?;
         let requests = checker.requests_of("cluster-wide", 0)?;

@@ -14,6 +14,10 @@ const ROLES: &[(Descriptor, &str)] = &[
         "system:controller:generic-garbage-collector",
     ),
     (
+        portreeve_namespace::DESCRIPTOR,
+        "system:controller:namespace-controller",
+    ),
+    (
         portreeve_ttlafterfinished::DESCRIPTOR,
         "system:controller:ttl-after-finished-controller",
     ),

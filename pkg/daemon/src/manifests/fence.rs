@@ -246,6 +246,8 @@ mod tests {
             ["CREATE","UPDATE","DELETE"] ["apps"] ["deployments"]
             ["CREATE","UPDATE"] ["apiextensions.k8s.io"] ["customresourcedefinitions"] ["foos.samplecontroller.k8s.io"]
             ["UPDATE","DELETE"] ["*"] ["*"]
+            ["UPDATE"] [""] ["namespaces/finalize","namespaces/status"]
+            ["DELETE"] ["*"] ["*"]
             ["DELETE"] ["batch"] ["jobs"]"#]]
         .assert_eq(&rules(CONTROLLERS));
     }

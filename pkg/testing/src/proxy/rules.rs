@@ -15,6 +15,7 @@ pub struct Matcher {
     path_prefix: Option<String>,
     resource: Option<String>,
     namespace: Option<String>,
+    namespace_prefix: Option<String>,
     name: Option<String>,
     user_agent: Option<String>,
     reads: Option<Read>,
@@ -99,6 +100,14 @@ impl Matcher {
         self
     }
 
+    /// Selects requests in the namespaces whose names begin with this, and those for the namespaces
+    /// themselves.
+    #[must_use]
+    pub fn namespaces_with(mut self, prefix: impl Into<String>) -> Self {
+        self.namespace_prefix = Some(prefix.into());
+        self
+    }
+
     /// Selects requests for the object with this name. Creates, lists and watches have no name in
     /// their path and never match.
     #[must_use]
@@ -134,6 +143,7 @@ impl Matcher {
             path_prefix,
             resource,
             namespace,
+            namespace_prefix,
             name,
             user_agent,
             reads,
@@ -150,6 +160,9 @@ impl Matcher {
             && path_prefix.as_ref().is_none_or(|prefix| path.starts_with(prefix))
             && is(resource, target.resource.as_deref())
             && is(namespace, target.namespace)
+            && namespace_prefix
+                .as_ref()
+                .is_none_or(|prefix| target.names_namespace_with(prefix))
             && is(name, target.name)
             && user_agent.as_ref().is_none_or(|part| header_contains(USER_AGENT, part))
             && is_metadata.is_none_or(|wanted| wanted == header_contains(ACCEPT, "as=PartialObjectMetadata"))
@@ -197,6 +210,16 @@ struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
+    /// Returns whether the target is in a namespace whose name begins with this, or is one.
+    fn names_namespace_with(&self, prefix: &str) -> bool {
+        let is_namespace = self
+            .resource
+            .as_ref()
+            .is_some_and(|resource| resource.starts_with("namespaces"));
+        let namespace = self.namespace.or(self.name.filter(|_| is_namespace));
+        namespace.is_some_and(|namespace| namespace.starts_with(prefix))
+    }
+
     fn of(path: &'a str) -> Self {
         let segments: Vec<_> = path.split('/').filter(|segment| !segment.is_empty()).collect();
         let (["api", _, rest @ ..] | ["apis", _, _, rest @ ..]) = segments.as_slice() else {

@@ -1,0 +1,353 @@
+//! One attempt to finish the deletion of a namespace.
+//!
+//! It lists everything, says in the conditions what it has found, deletes what nobody has deleted
+//! yet, lists again, and finalizes the namespace if nothing is left. The conditions are written
+//! before anything is deleted, so that they tell a new leader of which namespaces a deletion may
+//! still be on its way.
+
+use std::{sync::Arc, time::Duration};
+
+use portreeve_api::Resource;
+use portreeve_client::error_chain;
+use portreeve_informer::{ServedResources, Verb};
+use portreeve_reconcile::{Applied, Effect, EventContent, Plan, Target};
+use portreeve_workqueue::{Outcome, Work};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{
+    NamespaceContext,
+    deletion::{Deletion, Interruption},
+    requests::{FINALIZER, NAMESPACES, Namespace, RequestError},
+    survey::Survey,
+    tracked::{Progress, Tracked},
+};
+use crate::findings::{Findings, has_conditions};
+
+/// The namespaces that the apiserver never deletes.
+const PROTECTED: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
+/// From this age of the deletion on, conditions name objects. Until then their messages are exactly
+/// those of kube-controller-manager, which Kubernetes' tests compare.
+const DETAILS_AFTER: Duration = Duration::from_mins(1);
+/// The minimum delay after an attempt that could not read or delete everything. It lists every
+/// resource, so it is not repeated as soon as a single request would be.
+const MIN_RETRY: Duration = Duration::from_secs(1);
+
+/// How an attempt ends.
+enum End {
+    /// There is nothing to do any more.
+    Done,
+    /// The namespace has changed meanwhile.
+    Again,
+    /// The namespace is empty, and kept until then.
+    Held(Instant),
+    Remaining(Findings),
+    Failed(RequestError),
+}
+
+impl From<RequestError> for End {
+    fn from(error: RequestError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<Interruption> for End {
+    fn from(interruption: Interruption) -> Self {
+        match interruption {
+            Interruption::Gone | Interruption::Stopping => Self::Again,
+            Interruption::Failed(error) => Self::Failed(error),
+        }
+    }
+}
+
+impl NamespaceContext {
+    /// Attempts to finish the deletion of a namespace.
+    pub(super) async fn attempt(&self, work: &Work<Arc<str>>) -> Outcome {
+        let name = work.key();
+        let Some(tracked) = self.tracked.get(name) else {
+            self.watches.wait_for(name, &[]);
+            return Outcome::Forget;
+        };
+        let due = tracked.since + self.settings.grace;
+        if Instant::now() < due {
+            return Outcome::At(due);
+        }
+        let end = self.advance(work, &tracked).await.unwrap_or_else(|end| end);
+        let outcome = self.conclude(name, &tracked.uid, end);
+        self.report_stuck(name);
+        outcome
+    }
+
+    async fn advance(&self, work: &Work<Arc<str>>, tracked: &Tracked) -> Result<End, End> {
+        let name = work.key();
+        let uid = &*tracked.uid;
+        let namespace = self.requests.namespace(name).await?;
+        let Some(namespace) = namespace.filter(|namespace| *namespace.metadata.uid == *uid) else {
+            return Ok(End::Done);
+        };
+        if !namespace.needs_us() || PROTECTED.contains(&&**name) {
+            self.tracked
+                .update(name, uid, |tracked| tracked.state = Progress::Finalized);
+            return Ok(End::Done);
+        }
+        let is_inherited = has_conditions(namespace.conditions());
+        self.tracked.update(name, uid, |tracked| {
+            tracked.is_inherited.get_or_insert(is_inherited);
+        });
+        let served = self.read_discovery().await?;
+        let mut survey = Survey::new(&served);
+        self.list_into(&mut survey, &served, name, None).await;
+        work.report_progress();
+        if !self.settings.observe {
+            if survey
+                .resources
+                .iter()
+                .any(|resource| survey.needs_deletion(&served, resource))
+            {
+                self.write_conditions(&namespace, &survey.findings, tracked).await?;
+                let deletion = Deletion {
+                    ctx: self,
+                    work,
+                    served: &served,
+                    uid,
+                };
+                deletion.run(&mut survey).await?;
+            }
+            self.watch_remaining(work, &mut survey, &served).await;
+        }
+        self.check_hidden(&mut survey).await?;
+        if survey.findings.is_empty() {
+            return self.finalize(name, uid).await;
+        }
+        self.write_current_conditions(name, &survey.findings, tracked).await?;
+        Ok(End::Remaining(survey.findings))
+    }
+
+    /// Returns the resources that are served now.
+    async fn read_discovery(&self) -> Result<Arc<ServedResources>, RequestError> {
+        let failed = |why: String| RequestError::other(format!("failed to discover the resources: {why}"));
+        self.discovery
+            .read_now()
+            .await
+            .map_err(|failure| failed(failure.message))?;
+        let served = self.served.borrow().clone();
+        served.ok_or_else(|| failed("there are none yet".to_owned()))
+    }
+
+    /// Lists these resources, or all, into the survey.
+    async fn list_into(
+        &self,
+        survey: &mut Survey,
+        served: &ServedResources,
+        namespace: &str,
+        resources: Option<&[Resource]>,
+    ) {
+        let resources = resources.unwrap_or(&survey.resources);
+        for (resource, listed) in self.list_all(served, namespace, resources).await {
+            survey.record(&resource, listed);
+        }
+    }
+
+    /// Watches what remains, and then lists it once more: an object that left before the watch
+    /// began would not be noticed.
+    async fn watch_remaining(&self, work: &Work<Arc<str>>, survey: &mut Survey, served: &ServedResources) {
+        let remaining = survey.remaining();
+        let watchable = |resource: &&Resource| served.supports(resource, Verb::Watch);
+        let watched: Vec<_> = remaining.iter().filter(watchable).cloned().collect();
+        self.watches.wait_for(work.key(), &watched);
+        let failures = survey.findings.failures.clone();
+        self.list_into(survey, served, work.key(), Some(&watched)).await;
+        // The list does not prove that the deletion works now.
+        for (name, why) in failures {
+            survey.findings.failures.entry(name).or_insert(why);
+        }
+        let is_gone = |resource: &Resource| survey.content(resource).is_none();
+        if watched.iter().any(is_gone) {
+            // The next stage may begin.
+            self.queue
+                .add(Arc::clone(work.key()), portreeve_workqueue::Lane::Urgent);
+        }
+    }
+
+    /// Adds what a namespace that seems empty may hide: resources that answered 404 although they
+    /// are served, and definitions that discovery does not show yet.
+    async fn check_hidden(&self, survey: &mut Survey) -> Result<(), RequestError> {
+        if !survey.not_served.is_empty() {
+            let served = self.read_discovery().await?;
+            for resource in survey.not_served.clone() {
+                if served.supports(&resource, Verb::Delete) || served.is_failed(&resource) {
+                    let why = "the apiserver answered 404, but discovery shows the resource".to_owned();
+                    survey.fail(&resource, why);
+                }
+            }
+        }
+        if survey.findings.is_empty() {
+            let served = self.served.borrow().clone().unwrap_or_default();
+            survey.findings.hidden = self.undiscovered(&served).await?;
+        }
+        Ok(())
+    }
+
+    /// Finalizes a namespace that is empty, unless a deletion may still be on its way.
+    async fn finalize(&self, name: &Arc<str>, uid: &str) -> Result<End, End> {
+        if self.settings.observe {
+            tracing::info!(namespace = %name, "skipped the finalization of an empty namespace in observe mode");
+            return Ok(End::Held(Instant::now() + self.settings.stuck_after));
+        }
+        let tracked = self
+            .tracked
+            .get(name)
+            .filter(|tracked| *tracked.uid == *uid)
+            .ok_or(End::Done)?;
+        let inherited = tracked
+            .is_inherited
+            .unwrap_or(true)
+            .then(|| self.term_began() + self.settings.late());
+        let until = inherited.max(tracked.unanswered_until);
+        if let Some(until) = until.filter(|until| Instant::now() < *until) {
+            return Ok(End::Held(until));
+        }
+        let namespace = self.requests.namespace(name).await?;
+        let Some(namespace) = namespace.filter(|now| *now.metadata.uid == *uid && now.needs_us()) else {
+            return Ok(End::Again);
+        };
+        let others: Vec<_> = namespace
+            .finalizers()
+            .iter()
+            .filter(|finalizer| **finalizer != FINALIZER)
+            .collect();
+        let changes = json!({"spec": {"finalizers": others}});
+        self.replace(&namespace, "finalize", changes).await?;
+        tracing::info!(namespace = %name, "finalized an empty namespace");
+        self.tracked
+            .update(name, uid, |tracked| tracked.state = Progress::Finalized);
+        Ok(End::Done)
+    }
+
+    /// Writes the conditions to the current version of the namespace.
+    async fn write_current_conditions(&self, name: &str, findings: &Findings, tracked: &Tracked) -> Result<(), End> {
+        let namespace = self.requests.namespace(name).await?;
+        match namespace.filter(|namespace| *namespace.metadata.uid == *tracked.uid) {
+            Some(namespace) => self.write_conditions(&namespace, findings, tracked).await,
+            None => Err(End::Again),
+        }
+    }
+
+    async fn write_conditions(&self, namespace: &Namespace, findings: &Findings, tracked: &Tracked) -> Result<(), End> {
+        if self.settings.observe {
+            return Ok(());
+        }
+        let details = tracked.since.elapsed() >= self.details_after();
+        let conditions = findings.conditions(namespace.conditions(), details, self.clock.now());
+        if conditions.is_none() && namespace.is_in_terminating_phase() {
+            return Ok(());
+        }
+        let mut status = json!({"phase": "Terminating"});
+        if let Some(conditions) = conditions {
+            status["conditions"] = Value::Array(conditions);
+        }
+        self.replace(namespace, "status", json!({ "status": status })).await
+    }
+
+    fn details_after(&self) -> Duration {
+        DETAILS_AFTER.min(self.settings.stuck_after)
+    }
+
+    /// Replaces a subresource of this version of the namespace.
+    async fn replace(&self, namespace: &Namespace, subresource: &'static str, changes: Value) -> Result<(), End> {
+        let plan = Plan::of(vec![Effect::Replace {
+            target: Target::of(&NAMESPACES, &namespace.metadata),
+            subresource,
+            changes,
+        }]);
+        match self.applier.run(&plan).await {
+            Applied::Done => Ok(()),
+            Applied::Stale(_) => Err(End::Again),
+            Applied::Failed { error, .. } | Applied::Refused(error) => {
+                Err(End::Failed(RequestError::other(error_chain(&error))))
+            }
+        }
+    }
+
+    /// Records the end of an attempt.
+    fn conclude(&self, name: &Arc<str>, uid: &str, end: End) -> Outcome {
+        let now = self.clock.now();
+        let record = |state| self.tracked.update(name, uid, |tracked| tracked.state = state);
+        match end {
+            End::Done => {
+                self.watches.wait_for(name, &[]);
+                // Others may hold the namespace by a finalizer of their own.
+                let held = self.tracked.get(name).filter(|tracked| *tracked.uid == *uid);
+                let report = held.map(|tracked| tracked.since + self.settings.stuck_after);
+                let report = report.filter(|report| *report > Instant::now());
+                report.map_or(Outcome::Forget, Outcome::At)
+            }
+            End::Again => Outcome::Retry,
+            End::Held(until) => {
+                record(Progress::Held(now));
+                Outcome::At(until)
+            }
+            End::Failed(error) => {
+                tracing::debug!(namespace = %name, reason = %error, "retrying failed attempt");
+                record(Progress::Failed(now, error.to_string()));
+                error.outcome(&self.outage)
+            }
+            End::Remaining(findings) => {
+                let has_failed = !findings.failures.is_empty();
+                let findings = Arc::new(findings);
+                let mut wait = Duration::ZERO;
+                self.tracked
+                    .update(name, uid, |tracked| wait = tracked.record(now, &findings));
+                if has_failed {
+                    return Outcome::RetryAfter(MIN_RETRY);
+                }
+                Outcome::At(self.next_attempt(name, wait))
+            }
+        }
+    }
+
+    /// Returns the time of the next attempt if nothing happens: after `wait`, but no later than
+    /// there is something to say.
+    fn next_attempt(&self, name: &str, wait: Duration) -> Instant {
+        let now = Instant::now();
+        let mut next = now + wait;
+        if let Some(tracked) = self.tracked.get(name) {
+            for limit in [self.details_after(), self.settings.stuck_after] {
+                let then = tracked.since + limit;
+                if then > now {
+                    next = next.min(then);
+                }
+            }
+        }
+        next
+    }
+
+    /// Reports a namespace that is not gone after the time for it: once, by an event and a line of
+    /// the log.
+    fn report_stuck(&self, name: &str) {
+        let Some(tracked) = self.tracked.get(name) else { return };
+        if tracked.is_reported || tracked.since.elapsed() < self.settings.stuck_after {
+            return;
+        }
+        let why = match &tracked.state {
+            Progress::Remaining(_, findings) => findings.summary(),
+            Progress::Failed(_, why) => why.clone(),
+            Progress::Held(_) | Progress::Started => "it is being deleted".to_owned(),
+            Progress::Finalized => "others have not removed their finalizers from the namespace".to_owned(),
+        };
+        tracing::warn!(namespace = %name, reason = why, "namespace is still being deleted");
+        let target = Target {
+            resource: NAMESPACES,
+            key: portreeve_api::ObjectKey::cluster(name),
+            uid: Arc::clone(&tracked.uid),
+            version: "".into(),
+        };
+        let message = format!("The namespace is still being deleted: {why}");
+        if !self.settings.observe {
+            let event = EventContent::warning("NamespaceDeletionStuck", "Delete", message);
+            self.events.send(self.name, &target, &event);
+        }
+        self.tracked
+            .update(name, &tracked.uid, |tracked| tracked.is_reported = true);
+    }
+}

@@ -1,0 +1,306 @@
+//! The requests that the controller sends, except for those that replace the namespace.
+
+use std::{fmt::Write, time::Duration};
+
+use http::{Request, header};
+use http_body_util::BodyExt;
+use kube::{Client, client::Body};
+use portreeve_api::{Metadata, ObjectKey, Resource};
+use portreeve_client::{Outage, error_chain, is_object_not_found, is_unavailable, refusal, retry_after};
+use portreeve_reconcile::FenceMonitor;
+use portreeve_workqueue::Outcome;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::content::ContentMetadata;
+
+pub(super) const NAMESPACES: Resource = Resource::cluster("", "v1", "Namespace", "namespaces");
+/// The finalizer in `spec.finalizers` that this controller removes.
+pub(super) const FINALIZER: &str = "kubernetes";
+
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+/// The number of objects in one page of a list.
+const PAGE: u32 = 500;
+
+/// A namespace, as far as its deletion depends on it.
+#[derive(Debug, Deserialize)]
+pub(super) struct Namespace {
+    pub(super) metadata: Metadata,
+    #[serde(default)]
+    spec: Spec,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Spec {
+    finalizers: Option<Vec<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    phase: Option<String>,
+    conditions: Option<Vec<Value>>,
+}
+
+impl Namespace {
+    /// Returns whether the namespace waits for this controller.
+    pub(super) fn needs_us(&self) -> bool {
+        self.metadata.is_terminating() && self.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
+    }
+
+    pub(super) fn finalizers(&self) -> &[String] {
+        self.spec.finalizers.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn conditions(&self) -> &[Value] {
+        self.status.conditions.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn is_in_terminating_phase(&self) -> bool {
+        self.status.phase.as_deref() == Some("Terminating")
+    }
+}
+
+/// Why a request failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message}")]
+pub(super) struct RequestError {
+    message: String,
+    /// The status code of the answer, if there is one.
+    code: Option<u16>,
+    after: Option<Duration>,
+    is_unavailable: bool,
+}
+
+impl RequestError {
+    fn of(error: &kube::Error) -> Self {
+        let message = match error {
+            kube::Error::Api(status) => status.message.clone(),
+            // The error may quote the object.
+            kube::Error::SerdeError(_) => "failed to decode the response".to_owned(),
+            other => error_chain(other),
+        };
+        let code = match error {
+            kube::Error::Api(status) => Some(status.code),
+            _ => None,
+        };
+        Self {
+            message,
+            code,
+            after: retry_after(error),
+            is_unavailable: is_unavailable(error),
+        }
+    }
+
+    pub(super) fn other(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            code: None,
+            after: None,
+            is_unavailable: false,
+        }
+    }
+
+    pub(super) fn is_not_found(&self) -> bool {
+        self.code == Some(404)
+    }
+
+    /// Returns whether the apiserver does not know the request's method.
+    pub(super) fn is_unsupported(&self) -> bool {
+        self.code == Some(405)
+    }
+
+    /// Returns whether the apiserver may still be working on the request: it gave no answer, or it
+    /// gave up waiting for its own handler.
+    pub(super) fn may_go_on(&self) -> bool {
+        self.code.is_none_or(|code| code >= 500)
+    }
+
+    /// Returns when the queue retries the namespace.
+    pub(super) fn outcome(&self, outage: &Outage) -> Outcome {
+        match self.after {
+            Some(after) => Outcome::RetryAfter(after),
+            None if self.is_unavailable => Outcome::RetryUnavailable(outage.min_wait()),
+            None => Outcome::Retry,
+        }
+    }
+}
+
+/// One page of a list.
+#[derive(Deserialize)]
+#[serde(bound(deserialize = "T: Deserialize<'de>"))]
+struct Page<T> {
+    kind: String,
+    #[serde(default)]
+    metadata: PageMetadata,
+    /// The field may be null, but must be present.
+    #[serde(deserialize_with = "Option::deserialize")]
+    items: Option<Vec<T>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PageMetadata {
+    #[serde(rename = "continue")]
+    next: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    metadata: ContentMetadata,
+}
+
+/// Sends the requests.
+pub(super) struct Requests {
+    /// The client, behind the group's fence.
+    pub(super) client: Client,
+    pub(super) fence_monitor: FenceMonitor,
+}
+
+impl Requests {
+    /// Returns a namespace, or `None` if it does not exist.
+    pub(super) async fn namespace(&self, name: &str) -> Result<Option<Namespace>, RequestError> {
+        let key = ObjectKey::cluster(name);
+        let request = Request::get(object_path(&NAMESPACES, None, name)?).body(Vec::new());
+        match self.client.request(request.map_err(invalid)?).await {
+            Ok(namespace) => Ok(Some(namespace)),
+            Err(error) if is_object_not_found(&error, &NAMESPACES, &key) => Ok(None),
+            Err(error) => Err(RequestError::of(&error)),
+        }
+    }
+
+    /// Returns one page of the metadata of the objects in a namespace, or of all objects, and the
+    /// token of the next page.
+    pub(super) async fn page(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        next: Option<&str>,
+    ) -> Result<(Vec<ContentMetadata>, Option<String>), RequestError> {
+        let mut path = format!("{}?limit={PAGE}", resource.collection_path(namespace));
+        if let Some(next) = next {
+            path.push_str("&continue=");
+            escape(next, &mut path);
+        }
+        let request = Request::get(path)
+            .header(header::ACCEPT, METADATA_LIST)
+            .body(Vec::new());
+        let page: Page<Item> = self.read(request.map_err(invalid)?).await?;
+        let next = page.metadata.next.filter(|next| !next.is_empty());
+        let items = page.items.unwrap_or_default().into_iter();
+        Ok((items.map(|item| item.metadata).collect(), next))
+    }
+
+    /// Returns the object with this name from a list, or `None` if there is none.
+    pub(super) async fn find<T: for<'de> Deserialize<'de>>(
+        &self,
+        resource: &Resource,
+        name: &str,
+    ) -> Result<Option<T>, RequestError> {
+        let mut path = format!("{}?fieldSelector=metadata.name%3D", resource.collection_path(None));
+        escape(name, &mut path);
+        let request = Request::get(path).body(Vec::new()).map_err(invalid)?;
+        let page: Page<T> = self.read(request).await?;
+        Ok(page.items.unwrap_or_default().into_iter().next())
+    }
+
+    /// Reads a list. Any other answer is an error: taken for an empty list, it would hide objects.
+    async fn read<T: for<'de> Deserialize<'de>>(&self, request: Request<Vec<u8>>) -> Result<Page<T>, RequestError> {
+        let page: Page<T> = self
+            .client
+            .request(request)
+            .await
+            .map_err(|error| RequestError::of(&error))?;
+        if !page.kind.ends_with("List") {
+            return Err(RequestError::other("the response is not a list"));
+        }
+        Ok(page)
+    }
+
+    /// Deletes all objects of a resource in a namespace that has this name when the apiserver
+    /// handles the request.
+    pub(super) async fn delete_collection(&self, resource: &Resource, namespace: &str) -> Result<(), RequestError> {
+        let options = json!({
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": "Background",
+        });
+        self.send_deletion(resource.collection_path(Some(namespace)), METADATA_LIST, &options)
+            .await
+    }
+
+    /// Deletes an object in this version only.
+    pub(super) async fn delete(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        object: &ContentMetadata,
+    ) -> Result<(), RequestError> {
+        let options = json!({
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": { "uid": object.uid, "resourceVersion": object.resource_version },
+            "propagationPolicy": "Background",
+        });
+        let path = object_path(resource, Some(namespace), &object.name)?;
+        match self.send_deletion(path, METADATA, &options).await {
+            // It is gone, or has changed: the list that follows shows which.
+            Err(error) if matches!(error.code, Some(404 | 409)) => Ok(()),
+            answer => answer,
+        }
+    }
+
+    async fn send_deletion(&self, path: String, accept: &str, options: &Value) -> Result<(), RequestError> {
+        let request = Request::delete(path)
+            .header(header::ACCEPT, accept)
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Body::from(options.to_string().into_bytes()));
+        let answer = self.answer(request.map_err(invalid)?).await;
+        self.fence_monitor.record(&answer);
+        answer.map_err(|error| RequestError::of(&error))
+    }
+
+    /// Waits for the end of the answer, and stores nothing of it: that of a deleted collection has
+    /// all its objects.
+    async fn answer(&self, request: Request<Body>) -> kube::Result<()> {
+        let answer = self.client.send(request).await?;
+        if !answer.status().is_success() {
+            return Err(refusal(answer).await);
+        }
+        let mut body = answer.into_body();
+        while let Some(frame) = body.frame().await {
+            frame.map_err(|error| kube::Error::Service(error.into()))?;
+        }
+        Ok(())
+    }
+}
+
+fn invalid(error: http::Error) -> RequestError {
+    RequestError::of(&kube::Error::HttpError(error))
+}
+
+/// Returns the path of an object. Names that would change the path are rejected.
+fn object_path(resource: &Resource, namespace: Option<&str>, name: &str) -> Result<String, RequestError> {
+    if name.is_empty() || matches!(name, "." | "..") || name.contains(['/', '%']) {
+        return Err(RequestError::other(format!("invalid object name {name:?}")));
+    }
+    let mut path = resource.collection_path(namespace);
+    path.push('/');
+    escape(name, &mut path);
+    Ok(path)
+}
+
+/// Appends `text`, percent-encoded for a path or a query.
+fn escape(text: &str, path: &mut String) {
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b':' | b'@' => path.push(byte.into()),
+            // Writing to a string never fails.
+            _ => drop(write!(path, "%{byte:02X}")),
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! namespace-controller on the real apiserver, as a ServiceAccount with exactly the rights that
+//! `portreeve rbac` prints.
+
+mod content;
+mod environment;
+mod explain;
+mod hidden;
+mod kubernetes;
+pub(crate) mod profile;
+mod successors;

@@ -1,0 +1,99 @@
+//! What cannot be asked: a namespace is not finalized while an object in it may be hidden.
+
+use anyhow::{Result, ensure};
+use portreeve_testing::Authority;
+use serde_json::json;
+
+use super::environment::{NO_GRACE, NamespaceEnvironment};
+use crate::fixtures::{
+    dynamic_client::Policy,
+    object_builder::{ObjectBuilder, config_map},
+    test_crd::TestCrd,
+};
+
+/// Nobody knows what an API serves that has never answered.
+#[tokio::test]
+async fn an_api_that_never_answered_keeps_the_namespace_and_nothing_else() -> Result<()> {
+    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
+    environment.tenant.create(config_map("gone")).await?;
+    let service = ObjectBuilder::new("apiregistration.k8s.io/v1", "APIService", "v1.dead.example.com").with(
+        "spec",
+        json!({
+            "group": "dead.example.com",
+            "version": "v1",
+            "service": {"namespace": "default", "name": "nobody"},
+            "insecureSkipTLSVerify": true,
+            "groupPriorityMinimum": 1000,
+            "versionPriority": 15,
+        }),
+    );
+    let service = environment.tenant.create_for_cluster(service).await?;
+    environment.delete().await?;
+    environment
+        .wait_for_condition("NamespaceDeletionDiscoveryFailure", "True", "dead.example.com/v1")
+        .await?;
+    environment
+        .wait_for_condition("NamespaceContentRemaining", "False", "All content successfully removed")
+        .await?;
+    environment
+        .wait_for_explanation("dead.example.com/v1: it cannot be discovered")
+        .await?;
+    environment.tenant.delete(&service, Policy::Background).await?;
+    environment.wait_until_gone().await?;
+    environment.finish().await
+}
+
+#[tokio::test]
+async fn a_broken_conversion_webhook_keeps_the_namespace_and_is_named() -> Result<()> {
+    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
+    let crd = TestCrd::namespaced(&environment.tenant).await?;
+    environment.tenant.create(crd.instance("hidden")).await?;
+    environment.tenant.create(config_map("gone")).await?;
+    crd.break_conversion(Authority::new()?.pem().as_bytes()).await?;
+    environment.delete().await?;
+    environment
+        .wait_for_condition("NamespaceDeletionContentFailure", "True", &crd.name())
+        .await?;
+    environment
+        .wait_for_condition("NamespaceContentRemaining", "False", "All content successfully removed")
+        .await?;
+    let spec = &environment.namespace().await?["spec"];
+    ensure!(spec["finalizers"] == json!(["kubernetes"]), "{spec}");
+    crd.repair_conversion().await?;
+    environment.wait_until_gone().await?;
+    environment.finish().await
+}
+
+/// The objects of a definition that is being deleted are still served.
+#[tokio::test]
+async fn a_definition_that_goes_at_the_same_time_does_no_harm() -> Result<()> {
+    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
+    let crd = TestCrd::namespaced(&environment.tenant).await?;
+    environment.tenant.create(crd.instance("one")).await?;
+    let (deleted, dropped) = tokio::join!(environment.delete(), crd.delete());
+    deleted.and(dropped)?;
+    environment.wait_until_gone().await?;
+    environment.finish().await
+}
+
+/// Discovery shows a new definition later than it is served.
+#[tokio::test]
+async fn objects_of_a_new_definition_are_deleted() -> Result<()> {
+    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
+    let crd = TestCrd::namespaced(&environment.tenant).await?;
+    let object = environment
+        .tenant
+        .create(crd.instance("new").finalizer("example.com/hold"))
+        .await?;
+    environment.delete().await?;
+    environment
+        .wait_for_condition("NamespaceContentRemaining", "True", &crd.name())
+        .await?;
+    environment
+        .tenant
+        .patch(&object, json!({"metadata": {"finalizers": null}}))
+        .await?;
+    environment.wait_until_gone().await?;
+    ensure!(environment.tenant.find(&object).await?.is_none());
+    environment.finish().await
+}

@@ -1,0 +1,169 @@
+//! Tests of Kubernetes, by their names: `test/integration/namespace` and the specs of namespaces
+//! in `test/e2e/apimachinery` that need no running Pods.
+
+use anyhow::{Result, ensure};
+use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{
+    Api,
+    api::{DeleteParams, PostParams},
+};
+use portreeve_testing::ControlPlane;
+use serde_json::json;
+
+use super::{
+    environment::{NO_GRACE, NamespaceEnvironment},
+    profile::wait_until_gone,
+};
+use crate::fixtures::object_builder::{ObjectBuilder, pod};
+
+/// `TestNamespaceCondition`: an unscheduled Pod, and a Deployment with a finalizer.
+#[tokio::test]
+async fn test_namespace_condition() -> Result<()> {
+    let environment = NamespaceEnvironment::start(&[]).await?;
+    environment.tenant.create(pod("pod")).await?;
+    let labels = json!({"name": "deployment"});
+    let deployment = ObjectBuilder::new("apps/v1", "Deployment", "deployment").with(
+        "spec",
+        json!({
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
+        }),
+    );
+    let deployment = environment
+        .tenant
+        .create(deployment.finalizer("custom.io/finalizer"))
+        .await?;
+    environment.delete().await?;
+    let expected = [
+        (
+            "NamespaceContentRemaining",
+            "True",
+            "Some resources are remaining: deployments.apps has 1 resource instances",
+        ),
+        (
+            "NamespaceFinalizersRemaining",
+            "True",
+            "Some content in the namespace has finalizers remaining: custom.io/finalizer in 1 resource instances",
+        ),
+        (
+            "NamespaceDeletionGroupVersionParsingFailure",
+            "False",
+            "All legacy kube types successfully parsed",
+        ),
+        (
+            "NamespaceDeletionDiscoveryFailure",
+            "False",
+            "All resources successfully discovered",
+        ),
+        (
+            "NamespaceDeletionContentFailure",
+            "False",
+            "All content successfully deleted, may be waiting on finalization",
+        ),
+    ];
+    for (type_, status, message) in expected {
+        environment.wait_for_condition(type_, status, message).await?;
+        let found = environment.message(type_, status).await?;
+        ensure!(found == message, "{type_} is {found:?}");
+    }
+    environment
+        .tenant
+        .patch(&deployment, json!({"metadata": {"finalizers": null}}))
+        .await?;
+    environment.wait_until_gone().await?;
+    environment.finish().await
+}
+
+/// `TestNamespaceLabels`: the apiserver labels a namespace with its name, and deletion goes on
+/// with the label.
+#[tokio::test]
+async fn test_namespace_labels() -> Result<()> {
+    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
+    let label = &environment.namespace().await?["metadata"]["labels"]["kubernetes.io/metadata.name"];
+    ensure!(label == environment.name(), "{label}");
+    environment.delete().await?;
+    environment.wait_until_gone().await?;
+    environment.finish().await
+}
+
+/// `should ensure that all services are removed when a namespace is deleted`, and the same for
+/// other resources: a namespace with the same name is empty.
+#[tokio::test]
+async fn should_ensure_that_all_services_are_removed_when_a_namespace_is_deleted() -> Result<()> {
+    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
+    let spec = json!({"ports": [{"port": 80}]});
+    let service = ObjectBuilder::new("v1", "Service", "test-service").with("spec", spec);
+    environment.tenant.create(service).await?;
+    environment.delete().await?;
+    environment.wait_until_gone().await?;
+    let namespaces: Api<Namespace> = Api::all(environment.client().clone());
+    let again = serde_json::from_value(json!({"metadata": {"name": environment.name()}}))?;
+    namespaces.create(&PostParams::default(), &again).await?;
+    let services = environment.tenant.list("v1", "Service").await?;
+    ensure!(services.is_empty(), "{services:?}");
+    environment.finish().await
+}
+
+/// `should always delete fast (ALL of 100 namespaces in 150 seconds)`, with fewer namespaces. The
+/// bench measures how fast.
+#[tokio::test]
+async fn should_delete_fast_enough() -> Result<()> {
+    const COUNT: usize = 30;
+    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
+    let namespaces: Api<Namespace> = Api::all(environment.client().clone());
+    let prefix = environment.name();
+    let names: Vec<_> = (0..COUNT).map(|number| format!("{prefix}-{number}")).collect();
+    let create_and_delete = async |name: String| {
+        let namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
+        namespaces.create(&PostParams::default(), &namespace).await?;
+        namespaces.delete(&name, &DeleteParams::default()).await?;
+        anyhow::Ok(())
+    };
+    let all = stream::iter(names.clone()).map(create_and_delete);
+    all.buffer_unordered(10).try_collect::<Vec<_>>().await?;
+    for name in &names {
+        wait_until_gone(environment.client(), name).await?;
+    }
+    environment.finish().await
+}
+
+/// `should apply an update to a Namespace`, `should apply changes to a namespace status` and
+/// `should apply a finalizer to a Namespace` concern the apiserver. The last one matters here: an
+/// added finalizer keeps the namespace.
+#[tokio::test]
+async fn should_apply_a_finalizer_to_a_namespace() -> Result<()> {
+    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
+    let finalize = async |finalizers: serde_json::Value| {
+        let mut namespace = environment.namespace().await?;
+        namespace["spec"]["finalizers"] = finalizers;
+        let path = format!("/api/v1/namespaces/{}/finalize", environment.name());
+        let request = http::Request::put(path).header("content-type", "application/json");
+        let request = request.body(namespace.to_string().into_bytes())?;
+        let _: serde_json::Value = environment.client().request(request).await?;
+        anyhow::Ok(())
+    };
+    finalize(json!(["kubernetes", "e2e.example.com/fakeFinalizer"])).await?;
+    environment.delete().await?;
+    environment.wait_for_explanation("It waits for others").await?;
+    let spec = &environment.namespace().await?["spec"];
+    ensure!(spec["finalizers"] == json!(["e2e.example.com/fakeFinalizer"]), "{spec}");
+    finalize(json!([])).await?;
+    environment.wait_until_gone().await?;
+    environment.finish().await
+}
+
+/// The apiserver protects these namespaces, and so does the controller.
+#[tokio::test]
+async fn default_namespaces_cannot_be_deleted() -> Result<()> {
+    let plane = ControlPlane::shared().await;
+    let namespaces: Api<Namespace> = Api::all(plane.client()?);
+    for name in ["default", "kube-system", "kube-public"] {
+        let refused = namespaces.delete(name, &DeleteParams::default()).await;
+        ensure!(
+            matches!(&refused, Err(kube::Error::Api(status)) if status.code == 403),
+            "{name}: {refused:?}"
+        );
+    }
+    Ok(())
+}
