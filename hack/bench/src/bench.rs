@@ -18,7 +18,9 @@ use crate::run::{Run, log};
 use crate::statistics::{Value, written};
 use crate::tables::Scenario;
 use crate::usage::machine_time;
-use crate::{admission, connections, conversion, failover, foos, garbage, graph, parts, schedules, tenants};
+use crate::{
+    admission, connections, conversion, failover, foos, garbage, graph, namespaces, parts, schedules, tenants,
+};
 
 /// How long the CPU usage of other programs is sampled before each measurement.
 const LOAD_SAMPLE: Duration = Duration::from_secs(1);
@@ -120,6 +122,8 @@ async fn measure(options: &Options, step: &Step) -> Result<Vec<Value>> {
         Scenario::Cascade(policy) => garbage::measure_cascade(&run, *policy).await,
         Scenario::Load { bytes } => garbage::measure_load(&run, *bytes).await,
         Scenario::Definitions => garbage::measure_definitions(&run).await,
+        Scenario::Namespaces { objects } => namespaces::measure(&run, *objects).await,
+        Scenario::NamespacesAtRest { objects } => namespaces::measure_at_rest(&run, *objects).await,
         Scenario::Everything => garbage::measure_everything(&run).await,
         Scenario::Burst => foos::measure(&run).await,
         Scenario::Rounds => foos::measure_rounds(&run).await,

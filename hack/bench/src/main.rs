@@ -17,6 +17,7 @@ mod foos;
 mod garbage;
 mod graph;
 mod machine;
+mod namespaces;
 mod objects;
 mod options;
 mod parts;

@@ -144,6 +144,8 @@ pub(crate) enum Scenario {
     Cascade(Propagation),
     Load { bytes: usize },
     Definitions,
+    Namespaces { objects: usize },
+    NamespacesAtRest { objects: usize },
     Everything,
     Burst,
     Rounds,
