@@ -1,7 +1,7 @@
 //! What a namespace still contains of one resource.
 //!
-//! Architecture Invariant: pure. The memory depends neither on the number of objects nor on their
-//! size.
+//! Architecture Invariant: pure. The memory does not depend on the number of objects, and hardly on
+//! their size.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -12,8 +12,14 @@ use serde::Deserialize;
 const SAMPLES: usize = 10;
 /// The number of different finalizers that are counted. Tenants choose them.
 const FINALIZERS: usize = 50;
-/// The number of finalizers of an object that are shown.
+/// The number of finalizers of an object that are kept.
 const SHOWN_FINALIZERS: usize = 5;
+
+/// The finalizers by which a deletion waits for the garbage collector. A deletion with background
+/// propagation removes them, also from an object that is being deleted already
+/// (`deletionFinalizersForGarbageCollection` in
+/// `staging/src/k8s.io/apiserver/pkg/registry/generic/registry/store.go`).
+const COLLECTOR: [&str; 2] = ["foregroundDeletion", "orphan"];
 
 /// The metadata of an object, as far as its deletion depends on it.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
@@ -25,11 +31,30 @@ pub(crate) struct ContentMetadata {
     pub(crate) creation_timestamp: Option<Timestamp>,
     pub(crate) deletion_timestamp: Option<Timestamp>,
     pub(crate) finalizers: Option<Vec<String>>,
+    /// The number of finalizers that are not kept.
+    #[serde(skip)]
+    pub(crate) more_finalizers: usize,
 }
 
 impl ContentMetadata {
     fn finalizers(&self) -> &[String] {
         self.finalizers.as_deref().unwrap_or_default()
+    }
+
+    /// Returns whether a deletion has an effect: nobody has deleted the object, or its deletion
+    /// waits for the garbage collector, which may not run.
+    pub(crate) fn needs_deletion(&self) -> bool {
+        let is_of_collector = |finalizer: &String| COLLECTOR.contains(&&**finalizer);
+        self.deletion_timestamp.is_none() || self.finalizers().iter().any(is_of_collector)
+    }
+
+    /// Keeps a few finalizers, those of the garbage collector first.
+    fn shorten(&mut self) {
+        let Some(finalizers) = &mut self.finalizers else { return };
+        finalizers.sort_by_key(|finalizer| !COLLECTOR.contains(&&**finalizer));
+        self.more_finalizers = finalizers.len().saturating_sub(SHOWN_FINALIZERS);
+        finalizers.truncate(SHOWN_FINALIZERS);
+        finalizers.shrink_to_fit();
     }
 }
 
@@ -38,8 +63,10 @@ impl ContentMetadata {
 pub(crate) struct Content {
     /// The number of objects.
     pub(crate) count: usize,
-    /// The number of those that nobody has deleted yet.
+    /// The number of those that need a deletion.
     pub(crate) live: usize,
+    /// The number of those that nobody has deleted.
+    pub(crate) undeleted: usize,
     /// The number of objects with each finalizer.
     pub(crate) finalizers: BTreeMap<String, usize>,
     /// Some of the objects.
@@ -47,9 +74,10 @@ pub(crate) struct Content {
 }
 
 impl Content {
-    pub(crate) fn add(&mut self, object: ContentMetadata) {
+    pub(crate) fn add(&mut self, mut object: ContentMetadata) {
         self.count += 1;
-        self.live += usize::from(object.deletion_timestamp.is_none());
+        self.live += usize::from(object.needs_deletion());
+        self.undeleted += usize::from(object.deletion_timestamp.is_none());
         for finalizer in object.finalizers() {
             if let Some(number) = self.finalizers.get_mut(finalizer) {
                 *number += 1;
@@ -58,6 +86,7 @@ impl Content {
             }
         }
         if self.samples.len() < SAMPLES {
+            object.shorten();
             self.samples.push(object);
         }
     }
@@ -87,10 +116,10 @@ impl fmt::Display for ContentMetadata {
         });
         match self.finalizers() {
             [] => {}
-            all if all.len() > SHOWN_FINALIZERS => parts.push(format!(
+            all if self.more_finalizers > 0 => parts.push(format!(
                 "finalizers {} and {} more",
-                all[..SHOWN_FINALIZERS].join(" "),
-                all.len() - SHOWN_FINALIZERS
+                all.join(" "),
+                self.more_finalizers
             )),
             all => parts.push(format!("finalizers {}", all.join(" "))),
         }
@@ -126,6 +155,24 @@ mod tests {
     }
 
     #[test]
+    fn a_deletion_that_waits_for_the_garbage_collector_is_sent_again() {
+        let finalizers = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        for (names, expected) in [
+            (&["example.com/a"][..], false),
+            (&["foregroundDeletion"], true),
+            (&["a", "b", "c", "d", "e", "f", "orphan"], true),
+        ] {
+            let mut object = object("web", &finalizers(names));
+            assert_eq!(object.needs_deletion(), expected, "{names:?}");
+            object.shorten();
+            assert_eq!(object.needs_deletion(), expected, "{names:?}");
+            let mut content = Content::default();
+            content.add(object);
+            assert_eq!((content.live, content.undeleted), (usize::from(expected), 0));
+        }
+    }
+
+    #[test]
     fn an_object_is_shown_with_its_age_and_finalizers() {
         let finalizers: Vec<_> = ["a", "b", "c", "d", "e", "f", "g"].map(str::to_owned).into();
         let mut shown = object("web", &finalizers[..1]);
@@ -136,6 +183,7 @@ mod tests {
         );
         shown = object("web", &finalizers);
         shown.deletion_timestamp = None;
+        shown.shorten();
         assert_eq!(shown.to_string(), "web (not deleted, finalizers a b c d e and 2 more)");
         shown.finalizers = None;
         assert_eq!(shown.to_string(), "web (not deleted)");

@@ -29,7 +29,7 @@ use portreeve_workqueue::{Flow, Lane, Queue, Work};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
-    time::Instant,
+    time::{Instant, interval},
 };
 use tracing::Instrument;
 
@@ -108,10 +108,7 @@ pub(crate) fn build_controller(inputs: &Context<'_>, settings: Settings) -> Resu
     let ctx = Arc::new(NamespaceContext {
         name,
         settings,
-        requests: Requests {
-            client: inputs.client.clone(),
-            fence_monitor: fence_monitor.clone(),
-        },
+        requests: Requests::new(inputs.client.clone(), fence_monitor.clone()),
         applier: Applier {
             client: inputs.client.clone(),
             events: shared.events.clone(),
@@ -204,6 +201,7 @@ impl NamespaceContext {
         let mut attempts = JoinSet::new();
         let permits = Arc::new(Semaphore::new(self.settings.workers));
         let mut served = self.served.clone();
+        let mut closing = interval(watches::KEEP);
         let mut retries = pin!(retry_after_outages(&self.queue, &self.outage));
         let mut broken = loop {
             tokio::select! {
@@ -215,6 +213,7 @@ impl NamespaceContext {
                     attempts.spawn(Arc::clone(&self).work(permit, work));
                 }
                 Ok(()) = served.changed() => self.retry_blind(),
+                _ = closing.tick() => self.watches.close_unused(),
                 () = &mut retries => {}
             }
         };

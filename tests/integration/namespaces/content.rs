@@ -14,7 +14,7 @@ use serde_json::json;
 use super::environment::{NO_GRACE, NamespaceEnvironment};
 use crate::fixtures::{
     LIMIT,
-    dynamic_client::ensure_throughout,
+    dynamic_client::{Policy, ensure_throughout},
     object_builder::{ObjectBuilder, config_map, pod, secret},
     test_crd::TestCrd,
 };
@@ -184,6 +184,20 @@ async fn the_last_object_ends_the_wait() -> Result<()> {
         .patch(&held, json!({"metadata": {"finalizers": null}}))
         .await?;
     lists.wait_for_matched(1, LIMIT).await?;
+    environment.wait_until_gone().await?;
+    environment.finish().await
+}
+
+/// No garbage collector runs here, so these deletions would never end.
+#[tokio::test]
+async fn deletions_that_wait_for_a_garbage_collector_end() -> Result<()> {
+    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
+    for (name, policy) in [("foreground", Policy::Foreground), ("orphan", Policy::Orphan)] {
+        let object = environment.tenant.create(config_map(name)).await?;
+        environment.tenant.delete(&object, policy).await?;
+    }
+    ensure!(objects(&environment).await?.len() == 2);
+    environment.delete().await?;
     environment.wait_until_gone().await?;
     environment.finish().await
 }

@@ -33,6 +33,9 @@ const DETAILS_AFTER: Duration = Duration::from_mins(1);
 /// resource, so it is not repeated as soon as a single request would be.
 const MIN_RETRY: Duration = Duration::from_secs(1);
 
+/// How often the conditions are written at once if the namespace changes meanwhile.
+const CONFLICTS: u32 = 10;
+
 /// How an attempt ends.
 enum End {
     /// There is nothing to do any more.
@@ -41,7 +44,8 @@ enum End {
     Again,
     /// The namespace is empty, and kept until then.
     Held(Instant),
-    Remaining(Findings),
+    /// Objects are left, or may be. The next attempt is not before this delay.
+    Remaining(Findings, Duration),
     Failed(RequestError),
 }
 
@@ -85,9 +89,14 @@ impl NamespaceContext {
         let Some(namespace) = namespace.filter(|namespace| *namespace.metadata.uid == *uid) else {
             return Ok(End::Done);
         };
-        if !namespace.needs_us() || PROTECTED.contains(&&**name) {
-            self.tracked
-                .update(name, uid, |tracked| tracked.state = Progress::Finalized);
+        let is_protected = PROTECTED.contains(&&**name);
+        if is_protected || !namespace.needs_us() {
+            let state = if is_protected {
+                Progress::Protected
+            } else {
+                Progress::Finalized
+            };
+            self.tracked.update(name, uid, |tracked| tracked.state = state);
             return Ok(End::Done);
         }
         let is_inherited = has_conditions(namespace.conditions());
@@ -96,15 +105,10 @@ impl NamespaceContext {
         });
         let served = self.read_discovery().await?;
         let mut survey = Survey::new(&served);
-        self.list_into(&mut survey, &served, name, None).await;
-        work.report_progress();
+        self.list_into(&mut survey, &served, work, None).await;
         if !self.settings.observe {
-            if survey
-                .resources
-                .iter()
-                .any(|resource| survey.needs_deletion(&served, resource))
-            {
-                self.write_conditions(&namespace, &survey.findings, tracked).await?;
+            if survey.needs_deletions(&served) {
+                self.write_conditions(name, &survey.findings, tracked).await?;
                 let deletion = Deletion {
                     ctx: self,
                     work,
@@ -112,6 +116,13 @@ impl NamespaceContext {
                     uid,
                 };
                 deletion.run(&mut survey).await?;
+                if survey.findings.is_empty() {
+                    // What was being created when the first lists were sent may exist now.
+                    self.list_into(&mut survey, &served, work, None).await;
+                    if survey.findings.count() > 0 {
+                        return Ok(End::Again);
+                    }
+                }
             }
             self.watch_remaining(work, &mut survey, &served).await;
         }
@@ -119,8 +130,8 @@ impl NamespaceContext {
         if survey.findings.is_empty() {
             return self.finalize(name, uid).await;
         }
-        self.write_current_conditions(name, &survey.findings, tracked).await?;
-        Ok(End::Remaining(survey.findings))
+        self.write_conditions(name, &survey.findings, tracked).await?;
+        Ok(End::Remaining(survey.findings, survey.delay))
     }
 
     /// Returns the resources that are served now.
@@ -139,11 +150,11 @@ impl NamespaceContext {
         &self,
         survey: &mut Survey,
         served: &ServedResources,
-        namespace: &str,
+        work: &Work<Arc<str>>,
         resources: Option<&[Resource]>,
     ) {
         let resources = resources.unwrap_or(&survey.resources);
-        for (resource, listed) in self.list_all(served, namespace, resources).await {
+        for (resource, listed) in self.list_all(served, work, resources).await {
             survey.record(&resource, listed);
         }
     }
@@ -156,13 +167,12 @@ impl NamespaceContext {
         let watched: Vec<_> = remaining.iter().filter(watchable).cloned().collect();
         self.watches.wait_for(work.key(), &watched);
         let failures = survey.findings.failures.clone();
-        self.list_into(survey, served, work.key(), Some(&watched)).await;
+        self.list_into(survey, served, work, Some(&watched)).await;
         // The list does not prove that the deletion works now.
         for (name, why) in failures {
             survey.findings.failures.entry(name).or_insert(why);
         }
-        let is_gone = |resource: &Resource| survey.content(resource).is_none();
-        if watched.iter().any(is_gone) {
+        if watched.iter().any(|resource| survey.is_gone(resource)) {
             // The next stage may begin.
             self.queue
                 .add(Arc::clone(work.key()), portreeve_workqueue::Lane::Urgent);
@@ -175,7 +185,9 @@ impl NamespaceContext {
         if !survey.not_served.is_empty() {
             let served = self.read_discovery().await?;
             for resource in survey.not_served.clone() {
-                if served.supports(&resource, Verb::Delete) || served.is_failed(&resource) {
+                // Another version may serve the same objects.
+                let is_same = |other: &Resource| other.group == resource.group && other.plural == resource.plural;
+                if served.preferred(&[]).any(is_same) || served.is_failed(&resource) {
                     let why = "the apiserver answered 404, but discovery shows the resource".to_owned();
                     survey.fail(&resource, why);
                 }
@@ -224,16 +236,23 @@ impl NamespaceContext {
         Ok(End::Done)
     }
 
-    /// Writes the conditions to the current version of the namespace.
-    async fn write_current_conditions(&self, name: &str, findings: &Findings, tracked: &Tracked) -> Result<(), End> {
-        let namespace = self.requests.namespace(name).await?;
-        match namespace.filter(|namespace| *namespace.metadata.uid == *tracked.uid) {
-            Some(namespace) => self.write_conditions(&namespace, findings, tracked).await,
-            None => Err(End::Again),
+    /// Writes the conditions to the current version of the namespace. Others may change it at any
+    /// time, and must not keep its content from being deleted.
+    async fn write_conditions(&self, name: &str, findings: &Findings, tracked: &Tracked) -> Result<(), End> {
+        for _ in 1..CONFLICTS {
+            match self.try_to_write_conditions(name, findings, tracked).await {
+                Err(End::Again) => {}
+                written => return written,
+            }
         }
+        self.try_to_write_conditions(name, findings, tracked).await
     }
 
-    async fn write_conditions(&self, namespace: &Namespace, findings: &Findings, tracked: &Tracked) -> Result<(), End> {
+    async fn try_to_write_conditions(&self, name: &str, findings: &Findings, tracked: &Tracked) -> Result<(), End> {
+        let namespace = self.requests.namespace(name).await?;
+        let Some(namespace) = namespace.filter(|namespace| *namespace.metadata.uid == *tracked.uid) else {
+            return Err(End::Done);
+        };
         if self.settings.observe {
             return Ok(());
         }
@@ -246,7 +265,7 @@ impl NamespaceContext {
         if let Some(conditions) = conditions {
             status["conditions"] = Value::Array(conditions);
         }
-        self.replace(namespace, "status", json!({ "status": status })).await
+        self.replace(&namespace, "status", json!({ "status": status })).await
     }
 
     fn details_after(&self) -> Duration {
@@ -292,14 +311,14 @@ impl NamespaceContext {
                 record(Progress::Failed(now, error.to_string()));
                 error.outcome(&self.outage)
             }
-            End::Remaining(findings) => {
+            End::Remaining(findings, delay) => {
                 let has_failed = !findings.failures.is_empty();
                 let findings = Arc::new(findings);
                 let mut wait = Duration::ZERO;
                 self.tracked
                     .update(name, uid, |tracked| wait = tracked.record(now, &findings));
                 if has_failed {
-                    return Outcome::RetryAfter(MIN_RETRY);
+                    return Outcome::RetryAfter(MIN_RETRY.max(delay));
                 }
                 Outcome::At(self.next_attempt(name, wait))
             }
@@ -333,6 +352,7 @@ impl NamespaceContext {
             Progress::Remaining(_, findings) => findings.summary(),
             Progress::Failed(_, why) => why.clone(),
             Progress::Held(_) | Progress::Started => "it is being deleted".to_owned(),
+            Progress::Protected => "this controller never touches it".to_owned(),
             Progress::Finalized => "others have not removed their finalizers from the namespace".to_owned(),
         };
         tracing::warn!(namespace = %name, reason = why, "namespace is still being deleted");

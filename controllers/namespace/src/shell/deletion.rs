@@ -88,15 +88,13 @@ impl Deletion<'_> {
             for (resource, result) in deleted {
                 let (listed, failure) = result?;
                 survey.record(&resource, listed);
-                if let Some(failure) = failure.or_else(|| unexpected(survey.content(&resource))) {
+                if let Some(failure) = failure {
+                    survey.fail_with(&resource, &failure);
+                } else if let Some(failure) = unexpected(survey.content(&resource)) {
                     survey.fail(&resource, failure);
                 }
             }
-            let name = |resource: &Resource| crate::findings::Name::of(resource);
-            let is_left = |resource: &Resource| {
-                survey.content(resource).is_some() || survey.findings.failures.contains_key(&name(resource))
-            };
-            if resources.iter().any(is_left) {
+            if resources.iter().any(|resource| survey.has_left(resource)) {
                 break;
             }
         }
@@ -109,16 +107,16 @@ impl Deletion<'_> {
         &self,
         resource: &Resource,
         known: Option<&[ContentMetadata]>,
-    ) -> Result<(Listed, Option<String>), Interruption> {
+    ) -> Result<(Listed, Option<RequestError>), Interruption> {
         self.confirm().await?;
         tracing::info!(namespace = self.namespace(), %resource, "deleting the content of a namespace");
         if let Some(known) = known {
             let sent = self.delete_objects(resource, known).await;
-            let listed = self.ctx.list(self.served, self.namespace(), resource).await;
+            let listed = self.ctx.list(self.served, self.work, resource).await;
             let is_done = !matches!(&listed, Listed::Content(content) if content.live > 0);
             // Objects that have changed meanwhile are deleted as the others are.
             if is_done || sent.is_err() {
-                return Ok((listed, sent.err().map(|error| error.to_string())));
+                return Ok((listed, sent.err()));
             }
             self.confirm().await?;
         }
@@ -131,12 +129,12 @@ impl Deletion<'_> {
             self.delete_each(resource).await?
         };
         self.work.report_progress();
-        let listed = self.ctx.list(self.served, self.namespace(), resource).await;
+        let listed = self.ctx.list(self.served, self.work, resource).await;
         self.work.report_progress();
         Ok(match sent {
             // Whether the resource has gone, the caller asks discovery.
             Err(error) if error.is_not_found() => (Listed::NotServed, None),
-            Err(error) => (listed, Some(error.to_string())),
+            Err(error) => (listed, Some(error)),
             Ok(()) => (listed, None),
         })
     }
@@ -168,7 +166,7 @@ impl Deletion<'_> {
     /// deleted does not keep the others. Returns the first failure.
     async fn delete_objects(&self, resource: &Resource, objects: &[ContentMetadata]) -> Result<(), RequestError> {
         let mut first = Ok(());
-        for object in objects.iter().filter(|object| object.deletion_timestamp.is_none()) {
+        for object in objects.iter().filter(|object| object.needs_deletion()) {
             let deleted = self.ctx.requests.delete(resource, self.namespace(), object).await;
             first = first.and(deleted);
             self.work.report_progress();
@@ -202,8 +200,8 @@ impl Deletion<'_> {
 
 /// Returns why objects should not be left after a successful deletion: nobody holds them.
 fn unexpected(content: Option<&Content>) -> Option<String> {
-    let live = content?.live;
-    (live > 0).then(|| format!("unexpected items still remain: {live} are not deleted"))
+    let undeleted = content?.undeleted;
+    (undeleted > 0).then(|| format!("unexpected items still remain: {undeleted} are not deleted"))
 }
 
 #[cfg(test)]

@@ -91,6 +91,7 @@ impl NamespaceContext {
                  than kubernetes."
                     .to_owned(),
             ),
+            Progress::Protected => lines.push("This controller never touches this namespace.".to_owned()),
             Progress::Held(at) => lines.push(format!(
                 "It was empty at {at}. It is kept for up to 65 s, because a deletion of its content got no answer and may still be on its way."
             )),

@@ -11,6 +11,7 @@ use portreeve_reconcile::FenceMonitor;
 use portreeve_workqueue::Outcome;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use crate::content::ContentMetadata;
 
@@ -21,7 +22,10 @@ pub(super) const FINALIZER: &str = "kubernetes";
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 /// The number of objects in one page of a list.
-const PAGE: u32 = 500;
+const PAGE: u32 = 100;
+/// The number of pages that are read at once, by all namespaces together: objects have up to a
+/// mebibyte of metadata.
+const PAGES: usize = 20;
 
 /// A namespace, as far as its deletion depends on it.
 #[derive(Debug, Deserialize)]
@@ -114,6 +118,11 @@ impl RequestError {
         self.code == Some(405)
     }
 
+    /// Returns the delay that the apiserver asks for.
+    pub(super) fn requested_delay(&self) -> Duration {
+        self.after.unwrap_or_default()
+    }
+
     /// Returns whether the apiserver may still be working on the request: it gave no answer, or it
     /// gave up waiting for its own handler.
     pub(super) fn may_go_on(&self) -> bool {
@@ -157,11 +166,22 @@ struct Item {
 /// Sends the requests.
 pub(super) struct Requests {
     /// The client, behind the group's fence.
-    pub(super) client: Client,
-    pub(super) fence_monitor: FenceMonitor,
+    client: Client,
+    fence_monitor: FenceMonitor,
+    /// Limits the pages that are read at once.
+    pages: Semaphore,
 }
 
 impl Requests {
+    pub(super) fn new(client: Client, fence_monitor: FenceMonitor) -> Self {
+        let pages = Semaphore::new(PAGES);
+        Self {
+            client,
+            fence_monitor,
+            pages,
+        }
+    }
+
     /// Returns a namespace, or `None` if it does not exist.
     pub(super) async fn namespace(&self, name: &str) -> Result<Option<Namespace>, RequestError> {
         let key = ObjectKey::cluster(name);
@@ -189,6 +209,8 @@ impl Requests {
         let request = Request::get(path)
             .header(header::ACCEPT, METADATA_LIST)
             .body(Vec::new());
+        // The semaphore is never closed.
+        let _turn = self.pages.acquire().await;
         let page: Page<Item> = self.read(request.map_err(invalid)?).await?;
         let next = page.metadata.next.filter(|next| !next.is_empty());
         let items = page.items.unwrap_or_default().into_iter();

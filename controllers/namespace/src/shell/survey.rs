@@ -1,11 +1,12 @@
 //! What an attempt reads: the content of a namespace, and what may be hidden from it.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
 use portreeve_api::{CRDS, Resource, Scope};
 use portreeve_informer::{ServedResources, Verb};
-use serde::Deserialize;
+use portreeve_workqueue::Work;
+use serde::{Deserialize, de::IgnoredAny};
 
 use super::{
     NamespaceContext,
@@ -16,6 +17,7 @@ use crate::{
     findings::{Findings, Name},
 };
 
+const API_SERVICES: Resource = Resource::cluster("apiregistration.k8s.io", "v1", "APIService", "apiservices");
 /// The number of resources of a namespace that are read or deleted at once.
 pub(super) const PARALLEL: usize = 8;
 
@@ -25,7 +27,7 @@ pub(super) enum Listed {
     Content(Content),
     /// The apiserver answered 404: the resource may have gone.
     NotServed,
-    /// The resource has no verb `list`.
+    /// The resource has no verb `list`. It counts as empty, as in kube-controller-manager.
     Unlistable,
     Failed(RequestError),
 }
@@ -37,6 +39,8 @@ pub(super) struct Survey {
     pub(super) findings: Findings,
     /// The resources for which the apiserver answered 404.
     pub(super) not_served: HashSet<Resource>,
+    /// The longest delay that the apiserver asked for.
+    pub(super) delay: Duration,
 }
 
 impl Survey {
@@ -54,6 +58,7 @@ impl Survey {
                 ..Findings::default()
             },
             not_served: HashSet::new(),
+            delay: Duration::ZERO,
         }
     }
 
@@ -62,13 +67,37 @@ impl Survey {
         let name = Name::of(resource);
         self.findings.content.remove(&name);
         self.findings.failures.remove(&name);
+        self.not_served.remove(resource);
         match listed {
             Listed::Content(content) if content.is_empty() => {}
             Listed::Content(content) => drop(self.findings.content.insert(name, content)),
             Listed::NotServed => drop(self.not_served.insert(resource.clone())),
             Listed::Unlistable => {}
-            Listed::Failed(error) => self.fail(resource, error.to_string()),
+            Listed::Failed(error) => self.fail_with(resource, &error),
         }
+    }
+
+    /// Records that a request failed.
+    pub(super) fn fail_with(&mut self, resource: &Resource, error: &RequestError) {
+        self.delay = self.delay.max(error.requested_delay());
+        self.fail(resource, error.to_string());
+    }
+
+    /// Returns whether something is left, or may be, of a resource.
+    pub(super) fn has_left(&self, resource: &Resource) -> bool {
+        self.content(resource).is_some() || self.findings.failures.contains_key(&Name::of(resource))
+    }
+
+    /// Returns whether a list has shown that nothing is left of a resource.
+    pub(super) fn is_gone(&self, resource: &Resource) -> bool {
+        !self.has_left(resource) && !self.not_served.contains(resource)
+    }
+
+    /// Returns whether anything needs a deletion.
+    pub(super) fn needs_deletions(&self, served: &ServedResources) -> bool {
+        self.resources
+            .iter()
+            .any(|resource| self.needs_deletion(served, resource))
     }
 
     /// Records that the content of a resource could not be read or deleted.
@@ -80,11 +109,11 @@ impl Survey {
         self.findings.content.get(&Name::of(resource))
     }
 
-    /// Returns whether a resource has objects that nobody has deleted, as far as that is known.
+    /// Returns whether a resource has objects that need a deletion, as far as that is known.
     pub(super) fn needs_deletion(&self, served: &ServedResources, resource: &Resource) -> bool {
         match self.content(resource) {
             Some(content) => content.live > 0,
-            None => !served.supports(resource, Verb::List),
+            None => !served.supports(resource, Verb::List) && served.supports(resource, Verb::DeleteCollection),
         }
     }
 
@@ -99,29 +128,30 @@ impl Survey {
 }
 
 impl NamespaceContext {
-    /// Lists these resources.
+    /// Lists these resources in the namespace of the attempt.
     pub(super) async fn list_all(
         &self,
         served: &ServedResources,
-        namespace: &str,
+        work: &Work<Arc<str>>,
         resources: &[Resource],
     ) -> Vec<(Resource, Listed)> {
         let lists: Vec<_> = resources
             .iter()
             .map(|resource| async {
-                let listed = self.list(served, namespace, resource).await;
+                let listed = self.list(served, work, resource).await;
                 (resource.clone(), listed)
             })
             .collect();
         stream::iter(lists).buffer_unordered(PARALLEL).collect().await
     }
 
-    pub(super) async fn list(&self, served: &ServedResources, namespace: &str, resource: &Resource) -> Listed {
+    pub(super) async fn list(&self, served: &ServedResources, work: &Work<Arc<str>>, resource: &Resource) -> Listed {
         if !served.supports(resource, Verb::List) {
             return Listed::Unlistable;
         }
         let mut content = Content::default();
-        let all = each_page(&self.requests, resource, Some(namespace), |page| {
+        let all = each_page(&self.requests, resource, Some(work.key()), |page| {
+            work.report_progress();
             for object in page {
                 content.add(object);
             }
@@ -129,29 +159,54 @@ impl NamespaceContext {
         match all.await {
             Ok(()) => Listed::Content(content),
             Err(error) if error.is_not_found() => Listed::NotServed,
+            Err(error) if error.is_unsupported() => Listed::Unlistable,
             Err(error) => Listed::Failed(error),
         }
     }
 
-    /// Returns the names of definitions whose objects discovery does not show yet.
+    /// Returns what serves namespaced objects, or may do so, and is not in discovery: definitions
+    /// and aggregated API services.
     ///
-    /// Discovery may lag behind a new definition, and a namespace may be deleted without a grace
-    /// period. So every definition is compared with it before a namespace is finalized.
+    /// Discovery may lag behind both, and a namespace may be deleted without a grace period. So
+    /// they are compared with it before a namespace is finalized.
     pub(super) async fn undiscovered(&self, served: &ServedResources) -> Result<Vec<String>, RequestError> {
-        if !served.supports(&CRDS, Verb::List) {
+        let known: HashSet<_> = served.preferred(&[]).map(Resource::crd_name).collect();
+        let is_known = |name: &str| known.contains(name);
+        let definitions = self.hidden_by::<Definition>(served, &CRDS, is_known).await?;
+        let is_known = |name: &str| {
+            name.split_once('.').is_some_and(|(version, group)| {
+                served.knows(&if group.is_empty() {
+                    version.to_owned()
+                } else {
+                    format!("{group}/{version}")
+                })
+            })
+        };
+        let services = self.hidden_by::<ApiService>(served, &API_SERVICES, is_known).await?;
+        Ok(definitions.into_iter().chain(services).collect())
+    }
+
+    /// Returns the objects of a resource that may hide namespaced objects, of those whose names are
+    /// not known.
+    async fn hidden_by<T: Hiding>(
+        &self,
+        served: &ServedResources,
+        resource: &Resource,
+        is_known: impl Fn(&str) -> bool,
+    ) -> Result<Vec<String>, RequestError> {
+        if !served.supports(resource, Verb::List) {
             return Ok(Vec::new());
         }
-        let known: HashSet<_> = served.preferred(&[]).map(Resource::crd_name).collect();
         let mut unknown = Vec::new();
-        each_page(&self.requests, &CRDS, None, |page| {
-            let names = page.into_iter().map(|definition| definition.name);
-            unknown.extend(names.filter(|name| !known.contains(name)));
+        each_page(&self.requests, resource, None, |page| {
+            let names = page.into_iter().map(|object| object.name);
+            unknown.extend(names.filter(|name| !is_known(name)));
         })
         .await?;
         let mut hidden = Vec::new();
         for name in unknown {
-            let definition: Option<Definition> = self.requests.find(&CRDS, &name).await?;
-            if definition.is_some_and(|definition| definition.serves_namespaced()) {
+            let object: Option<T> = self.requests.find(resource, &name).await?;
+            if object.is_some_and(|object| object.may_hide_namespaced()) {
                 hidden.push(format!("{name}: discovery does not show it yet"));
             }
         }
@@ -174,6 +229,30 @@ pub(super) async fn each_page(
             return Ok(());
         }
         next = following;
+    }
+}
+
+/// An object whose resources discovery may not show yet.
+trait Hiding: for<'de> Deserialize<'de> {
+    /// Returns whether namespaced objects may be served.
+    fn may_hide_namespaced(&self) -> bool;
+}
+
+/// The part of an APIService that says who serves it.
+#[derive(Deserialize)]
+struct ApiService {
+    spec: ApiServiceSpec,
+}
+
+#[derive(Deserialize)]
+struct ApiServiceSpec {
+    service: Option<IgnoredAny>,
+}
+
+impl Hiding for ApiService {
+    /// The apiserver itself also has API services of definitions that are not established.
+    fn may_hide_namespaced(&self) -> bool {
+        self.spec.service.is_some()
     }
 }
 
@@ -209,10 +288,43 @@ struct DefinitionCondition {
     status: String,
 }
 
-impl Definition {
-    fn serves_namespaced(&self) -> bool {
+impl Hiding for Definition {
+    fn may_hide_namespaced(&self) -> bool {
         let mut conditions = self.status.conditions.iter().flatten();
         let is_established = conditions.any(|condition| condition.type_ == "Established" && condition.status == "True");
         is_established && self.spec.scope == "Namespaced" && self.spec.versions.iter().any(|version| version.served)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn definition(scope: &str, served: bool, established: &str) -> Definition {
+        serde_json::from_value(json!({
+            "spec": {"scope": scope, "versions": [{"name": "v1", "served": served}]},
+            "status": {"conditions": [{"type": "Established", "status": established}]},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn only_established_definitions_of_served_namespaced_kinds_hide_objects() {
+        assert!(definition("Namespaced", true, "True").may_hide_namespaced());
+        assert!(!definition("Cluster", true, "True").may_hide_namespaced());
+        assert!(!definition("Namespaced", false, "True").may_hide_namespaced());
+        assert!(!definition("Namespaced", true, "False").may_hide_namespaced());
+        let new = json!({"spec": {"scope": "Namespaced", "versions": [{"served": true}]}});
+        assert!(!serde_json::from_value::<Definition>(new).unwrap().may_hide_namespaced());
+    }
+
+    #[test]
+    fn only_aggregated_api_services_hide_objects() {
+        let service = |spec| serde_json::from_value::<ApiService>(json!({ "spec": spec })).unwrap();
+        assert!(service(json!({"service": {"name": "a"}})).may_hide_namespaced());
+        assert!(!service(json!({"service": null})).may_hide_namespaced());
+        assert!(!service(json!({})).may_hide_namespaced());
     }
 }

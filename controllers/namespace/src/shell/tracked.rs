@@ -48,6 +48,8 @@ pub(super) enum Progress {
     Failed(Timestamp, String),
     /// Only finalizers of others are left, on the namespace itself.
     Finalized,
+    /// The controller never touches this namespace.
+    Protected,
 }
 
 /// The namespaces that are being deleted, by name.

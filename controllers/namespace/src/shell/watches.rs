@@ -1,18 +1,24 @@
 //! Notices when the last object of a resource leaves a namespace.
 //!
-//! A watch is open only while a namespace waits for objects of its resource. It is shared with the
-//! other controllers of the group, so where one is open already, no request is sent for it but a
-//! list.
+//! A watch is opened when a namespace waits for objects of its resource, and closed [`KEEP`] after
+//! the last one has. It is shared with the other controllers of the group, so where one is open
+//! already, no request is sent for it but a list.
 
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
+    time::Duration,
 };
 
 use parking_lot::Mutex;
 use portreeve_api::Resource;
 use portreeve_informer::{Attachment, Event, MetadataOnly, SharedWatches, Sink, Watch};
 use portreeve_workqueue::{Lane, Queue};
+use tokio::time::Instant;
+
+/// How long a watch stays open that nobody needs: each new reader makes a shared watch list again,
+/// so tenants must not cause that with each namespace.
+pub(super) const KEEP: Duration = Duration::from_mins(5);
 
 /// The open watches.
 pub(super) struct ContentWatches {
@@ -23,6 +29,8 @@ pub(super) struct ContentWatches {
 
 struct OpenWatch {
     waiting: Waiting,
+    /// Since when nobody needs it.
+    unused_since: Option<Instant>,
     _attachment: Attachment,
 }
 
@@ -44,17 +52,27 @@ impl ContentWatches {
     /// List the resources after this call: an object that is deleted before it may cause nothing.
     pub(super) fn wait_for(&self, namespace: &Arc<str>, resources: &[Resource]) {
         let mut open = self.open.lock();
-        open.retain(|resource, watch| {
+        for (resource, watch) in &mut *open {
             let mut waiting = watch.waiting.lock();
+            let was_needed = !waiting.is_empty();
             if !resources.contains(resource) {
                 waiting.remove(namespace);
             }
-            !waiting.is_empty()
-        });
+            if was_needed && waiting.is_empty() {
+                watch.unused_since = Some(Instant::now());
+            }
+        }
         for resource in resources {
             let watch = open.entry(resource.clone()).or_insert_with(|| self.start(resource));
             watch.waiting.lock().insert(Arc::clone(namespace));
+            watch.unused_since = None;
         }
+    }
+
+    /// Closes the watches that nobody has needed for [`KEEP`].
+    pub(super) fn close_unused(&self) {
+        let is_needed = |watch: &mut OpenWatch| watch.unused_since.is_none_or(|since| since.elapsed() < KEEP);
+        self.open.lock().retain(|_, watch| is_needed(watch));
     }
 
     fn start(&self, resource: &Resource) -> OpenWatch {
@@ -67,6 +85,7 @@ impl ContentWatches {
         };
         OpenWatch {
             waiting,
+            unused_since: None,
             _attachment: self.shared.attach(Watch::all(resource.clone()), sink),
         }
     }

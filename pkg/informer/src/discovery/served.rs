@@ -187,6 +187,12 @@ impl ServedResources {
         })
     }
 
+    /// Returns whether this group version is known, in the form of `apiVersion`. It may have
+    /// failed.
+    pub fn knows(&self, api_version: &str) -> bool {
+        self.version(api_version).is_some()
+    }
+
     /// Returns whether the group version of `resource` could not be discovered.
     pub fn is_failed(&self, resource: &Resource) -> bool {
         self.version(&resource.api_version())
