@@ -43,7 +43,7 @@ test: control-plane loom ## run the tests of the workspace, on real servers
 	$(SERVERS) hack/test/run --workspace -- --skip release:: --skip chaos::alone::
 
 .PHONY: test-release
-test-release: control-plane manifest-tools prometheus cainjector former-version ## test the chart, the overlays, the alert rules, the update from a former version, and each fault alone
+test-release: control-plane controller-manager manifest-tools prometheus cainjector former-version ## test the chart, the overlays, the alert rules, the update from a former version, and each fault alone
 	$(SERVERS) hack/test/run --workspace $(INTEGRATION) -- release:: chaos::alone:: --skip release::image::
 
 .PHONY: test-image
@@ -73,8 +73,7 @@ scale: control-plane former-version ## run the tests under load in full size, wh
 	SCALE=1 $(CARGO) test --locked --workspace $(INTEGRATION) -- scale:: rolling_update:: webhooks::attacks:: --nocapture
 
 .PHONY: bench
-bench: control-plane image-binary ## measure the image's binary and its peers into BENCHMARKS.md; takes 9 hours
-	@hack/controlplane/build kube-controller-manager >/dev/null
+bench: control-plane controller-manager image-binary ## measure the image's binary and its peers into BENCHMARKS.md; takes 9 hours
 	$(CARGO) build --locked --release -p portreeve-bench
 	@target/release/portreeve-bench target/image/portreeve $(BENCH_FLAGS)
 
@@ -96,6 +95,10 @@ servers: ## build etcd and kube-apiserver into the cache, unless they exist
 .PHONY: control-plane
 control-plane: servers ## build the servers and a client-go elector into the cache, unless they exist
 	@hack/leaderelection/build >/dev/null
+
+.PHONY: controller-manager
+controller-manager: ## build kube-controller-manager into the cache, unless it exists
+	@hack/controlplane/build kube-controller-manager >/dev/null
 
 .PHONY: manifest-tools
 manifest-tools: ## build helm and kustomize into the cache, unless they exist

@@ -2,6 +2,7 @@
 //! chart and the overlays, the alert rules, and the update from a former version. `make test`
 //! leaves this module out, and `make test-all` runs it.
 
+mod beside_kubernetes;
 mod cert_manager;
 mod definition;
 mod image;

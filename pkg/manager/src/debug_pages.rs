@@ -73,11 +73,13 @@ impl DebugPages {
         }
     }
 
+    /// Returns a page by the name of its controller, which may lack `-controller`.
     fn page(&self, controller: &str, path: &str) -> Option<DebugPage> {
+        let is_named = |name: &str| name == controller || name.strip_suffix("-controller") == Some(controller);
         let state = self.state.read();
         let mut pages = state.debug_pages.iter();
         pages
-            .find(|page| page.controller == controller && page.path == path)
+            .find(|page| is_named(page.controller) && page.path == path)
             .cloned()
     }
 
@@ -138,6 +140,7 @@ mod tests {
         let table = [
             ("a-controller", "graph", 200),
             ("a-controller", "explain", 400),
+            ("a", "explain", 400),
             ("a-controller", "other", 404),
             ("b-controller", "graph", 404),
             ("", "", 404),

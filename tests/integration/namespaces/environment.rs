@@ -19,7 +19,7 @@ use crate::fixtures::{LIMIT, dynamic_client::DynamicClient, in_process::InProces
 pub(super) const NAMESPACES: Resource = Resource::cluster("", "v1", "Namespace", "namespaces");
 pub(super) const CONTROLLERS: &str = "--controllers=namespace";
 /// The flag that allows requests to the debug pages without authorization.
-const OPEN_PAGES: &str = "--authorization-always-allow-paths=/debug/controllers/namespace-controller/*";
+const OPEN_PAGES: &str = "--authorization-always-allow-paths=/debug/controllers/*";
 /// One apiserver needs no grace.
 pub(super) const NO_GRACE: &str = "--namespace-deletion-grace=0s";
 

@@ -77,6 +77,7 @@ async fn the_page_names_what_it_needs() -> Result<()> {
     let page = "/debug/controllers/namespace-controller/explain";
     let (status, body) = environment.daemon.admin.get(page).await?;
     ensure!(status == 400 && body.contains("?name=NAMESPACE"), "{status}: {body}");
+    let page = page.replace("-controller", "");
     let (status, body) = environment.daemon.admin.get(&format!("{page}?name=default")).await?;
     ensure!(
         status == 404 && body.contains("is not being deleted"),

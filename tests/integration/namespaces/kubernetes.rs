@@ -8,14 +8,17 @@ use kube::{
     Api,
     api::{DeleteParams, PostParams},
 };
-use portreeve_testing::ControlPlane;
+use portreeve_testing::{ControlPlane, eventually};
 use serde_json::json;
 
 use super::{
     environment::{NO_GRACE, NamespaceEnvironment},
     profile::wait_until_gone,
 };
-use crate::fixtures::object_builder::{ObjectBuilder, pod};
+use crate::fixtures::{
+    LIMIT,
+    object_builder::{ObjectBuilder, pod},
+};
 
 /// `TestNamespaceCondition`: an unscheduled Pod, and a Deployment with a finalizer.
 #[tokio::test]
@@ -63,9 +66,12 @@ async fn test_namespace_condition() -> Result<()> {
         ),
     ];
     for (type_, status, message) in expected {
-        environment.wait_for_condition(type_, status, message).await?;
-        let found = environment.message(type_, status).await?;
-        ensure!(found == message, "{type_} is {found:?}");
+        eventually(LIMIT, &format!("condition {type_}"), || async {
+            let found = environment.message(type_, status).await?;
+            ensure!(found == message, "{type_} is {found:?}");
+            anyhow::Ok(())
+        })
+        .await?;
     }
     environment
         .tenant

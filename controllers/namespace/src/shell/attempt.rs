@@ -13,12 +13,12 @@ use portreeve_informer::{ServedResources, Verb};
 use portreeve_reconcile::{Applied, Effect, EventContent, Plan, Target};
 use portreeve_workqueue::{Outcome, Work};
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::{
     NamespaceContext,
     deletion::{Deletion, Interruption},
-    requests::{FINALIZER, NAMESPACES, Namespace, RequestError},
+    requests::{FINALIZER, MAX_DELAY, NAMESPACES, Namespace, RequestError, TRIES},
     survey::Survey,
     tracked::{Progress, Tracked},
 };
@@ -33,6 +33,8 @@ const DETAILS_AFTER: Duration = Duration::from_mins(1);
 /// resource, so it is not repeated as soon as a single request would be.
 const MIN_RETRY: Duration = Duration::from_secs(1);
 
+/// How often discovery is read until it succeeds.
+const DISCOVERY_TRIES: u32 = 5;
 /// How often the conditions are written at once if the namespace changes meanwhile.
 const CONFLICTS: u32 = 10;
 
@@ -137,10 +139,14 @@ impl NamespaceContext {
     /// Returns the resources that are served now.
     async fn read_discovery(&self) -> Result<Arc<ServedResources>, RequestError> {
         let failed = |why: String| RequestError::other(format!("failed to discover the resources: {why}"));
-        self.discovery
-            .read_now()
-            .await
-            .map_err(|failure| failed(failure.message))?;
+        let mut tries = 1;
+        while let Err(failure) = self.discovery.read_now().await {
+            // Discovery waits after a failure, for as long as the apiserver asks it to.
+            if tries == DISCOVERY_TRIES {
+                return Err(failed(failure.message));
+            }
+            tries += 1;
+        }
         let served = self.served.borrow().clone();
         served.ok_or_else(|| failed("there are none yet".to_owned()))
     }
@@ -279,11 +285,18 @@ impl NamespaceContext {
             subresource,
             changes,
         }]);
-        match self.applier.run(&plan).await {
-            Applied::Done => Ok(()),
-            Applied::Stale(_) => Err(End::Again),
-            Applied::Failed { error, .. } | Applied::Refused(error) => {
-                Err(End::Failed(RequestError::other(error_chain(&error))))
+        let mut tries = 1;
+        loop {
+            match self.applier.run(&plan).await {
+                Applied::Done => return Ok(()),
+                Applied::Stale(_) => return Err(End::Again),
+                Applied::Failed { after, .. } if !after.is_zero() && after <= MAX_DELAY && tries < TRIES => {
+                    tries += 1;
+                    sleep(after).await;
+                }
+                Applied::Failed { error, .. } | Applied::Refused(error) => {
+                    return Err(End::Failed(RequestError::other(error_chain(&error))));
+                }
             }
         }
     }

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::{
     NamespaceContext,
-    requests::RequestError,
+    requests::{RequestError, TRIES},
     survey::{Listed, PARALLEL, Survey},
 };
 use crate::content::{Content, ContentMetadata};
@@ -108,9 +108,9 @@ impl Deletion<'_> {
         resource: &Resource,
         known: Option<&[ContentMetadata]>,
     ) -> Result<(Listed, Option<RequestError>), Interruption> {
-        self.confirm().await?;
         tracing::info!(namespace = self.namespace(), %resource, "deleting the content of a namespace");
         if let Some(known) = known {
+            self.confirm().await?;
             let sent = self.delete_objects(resource, known).await;
             let listed = self.ctx.list(self.served, self.work, resource).await;
             let is_done = !matches!(&listed, Listed::Content(content) if content.live > 0);
@@ -118,10 +118,9 @@ impl Deletion<'_> {
             if is_done || sent.is_err() {
                 return Ok((listed, sent.err()));
             }
-            self.confirm().await?;
         }
         let sent = if self.served.supports(resource, Verb::DeleteCollection) {
-            match self.delete_collection(resource).await {
+            match self.delete_collection(resource).await? {
                 Err(error) if error.is_unsupported() => self.delete_each(resource).await?,
                 sent => sent,
             }
@@ -151,15 +150,25 @@ impl Deletion<'_> {
         }
     }
 
-    async fn delete_collection(&self, resource: &Resource) -> Result<(), RequestError> {
-        let sent = self.ctx.requests.delete_collection(resource, self.namespace()).await;
-        if sent.as_ref().is_err_and(RequestError::may_go_on) {
-            let until = Instant::now() + self.ctx.settings.late();
-            self.ctx.tracked.update(self.namespace(), self.uid, |tracked| {
-                tracked.unanswered_until = Some(until);
-            });
+    /// Deletes all objects of a resource with one request, which is repeated while it is throttled.
+    async fn delete_collection(&self, resource: &Resource) -> Result<Result<(), RequestError>, Interruption> {
+        let mut tries = 1;
+        loop {
+            self.confirm().await?;
+            let sent = self.ctx.requests.delete_collection(resource, self.namespace()).await;
+            let Err(error) = &sent else { return Ok(sent) };
+            if error.may_go_on() {
+                let until = Instant::now() + self.ctx.settings.late();
+                self.ctx.tracked.update(self.namespace(), self.uid, |tracked| {
+                    tracked.unanswered_until = Some(until);
+                });
+            }
+            if tries == TRIES || !error.is_throttled().await {
+                return Ok(sent);
+            }
+            tries += 1;
+            self.work.report_progress();
         }
-        sent
     }
 
     /// Deletes these objects, each in the version that a list has shown. An object that cannot be

@@ -11,7 +11,7 @@ use portreeve_reconcile::FenceMonitor;
 use portreeve_workqueue::Outcome;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, time::sleep};
 
 use crate::content::ContentMetadata;
 
@@ -26,6 +26,14 @@ const PAGE: u32 = 100;
 /// The number of pages that are read at once, by all namespaces together: objects have up to a
 /// mebibyte of metadata.
 const PAGES: usize = 20;
+
+/// How often a request is sent that the apiserver throttles. An attempt needs all its lists, so a
+/// throttled one must not end it.
+pub(super) const TRIES: u32 = 10;
+/// The longest `Retry-After` that is waited for within an attempt.
+pub(super) const MAX_DELAY: Duration = Duration::from_secs(5);
+/// The least wait after a throttled request.
+const MIN_DELAY: Duration = Duration::from_millis(100);
 
 /// A namespace, as far as its deletion depends on it.
 #[derive(Debug, Deserialize)]
@@ -118,6 +126,17 @@ impl RequestError {
         self.code == Some(405)
     }
 
+    /// Returns whether the apiserver has throttled the request, which it has not begun to handle.
+    /// If so, waits for the delay that it asks for.
+    pub(super) async fn is_throttled(&self) -> bool {
+        let delay = self.requested_delay().max(MIN_DELAY);
+        let is_throttled = self.code == Some(429) && delay <= MAX_DELAY;
+        if is_throttled {
+            sleep(delay).await;
+        }
+        is_throttled
+    }
+
     /// Returns the delay that the apiserver asks for.
     pub(super) fn requested_delay(&self) -> Duration {
         self.after.unwrap_or_default()
@@ -186,10 +205,18 @@ impl Requests {
     pub(super) async fn namespace(&self, name: &str) -> Result<Option<Namespace>, RequestError> {
         let key = ObjectKey::cluster(name);
         let request = Request::get(object_path(&NAMESPACES, None, name)?).body(Vec::new());
-        match self.client.request(request.map_err(invalid)?).await {
-            Ok(namespace) => Ok(Some(namespace)),
-            Err(error) if is_object_not_found(&error, &NAMESPACES, &key) => Ok(None),
-            Err(error) => Err(RequestError::of(&error)),
+        let request = request.map_err(invalid)?;
+        let mut tries = 1;
+        loop {
+            let error = match self.client.request(request.clone()).await {
+                Ok(namespace) => return Ok(Some(namespace)),
+                Err(error) if is_object_not_found(&error, &NAMESPACES, &key) => return Ok(None),
+                Err(error) => RequestError::of(&error),
+            };
+            if tries == TRIES || !error.is_throttled().await {
+                return Err(error);
+            }
+            tries += 1;
         }
     }
 
@@ -232,11 +259,17 @@ impl Requests {
 
     /// Reads a list. Any other answer is an error: taken for an empty list, it would hide objects.
     async fn read<T: for<'de> Deserialize<'de>>(&self, request: Request<Vec<u8>>) -> Result<Page<T>, RequestError> {
-        let page: Page<T> = self
-            .client
-            .request(request)
-            .await
-            .map_err(|error| RequestError::of(&error))?;
+        let mut tries = 1;
+        let page: Page<T> = loop {
+            let error = match self.client.request(request.clone()).await {
+                Ok(page) => break page,
+                Err(error) => RequestError::of(&error),
+            };
+            if tries == TRIES || !error.is_throttled().await {
+                return Err(error);
+            }
+            tries += 1;
+        };
         if !page.kind.ends_with("List") {
             return Err(RequestError::other("the response is not a list"));
         }
@@ -251,8 +284,9 @@ impl Requests {
             "kind": "DeleteOptions",
             "propagationPolicy": "Background",
         });
-        self.send_deletion(resource.collection_path(Some(namespace)), METADATA_LIST, &options)
-            .await
+        let path = resource.collection_path(Some(namespace));
+        // The caller reads the namespace again before it repeats this.
+        self.send_deletion(path, METADATA_LIST, &options, 1).await
     }
 
     /// Deletes an object in this version only.
@@ -269,21 +303,31 @@ impl Requests {
             "propagationPolicy": "Background",
         });
         let path = object_path(resource, Some(namespace), &object.name)?;
-        match self.send_deletion(path, METADATA, &options).await {
+        match self.send_deletion(path, METADATA, &options, TRIES).await {
             // It is gone, or has changed: the list that follows shows which.
             Err(error) if matches!(error.code, Some(404 | 409)) => Ok(()),
             answer => answer,
         }
     }
 
-    async fn send_deletion(&self, path: String, accept: &str, options: &Value) -> Result<(), RequestError> {
+    /// Sends a deletion, up to so often while it is throttled.
+    async fn send_deletion(&self, path: String, accept: &str, options: &Value, limit: u32) -> Result<(), RequestError> {
         let request = Request::delete(path)
             .header(header::ACCEPT, accept)
             .header(header::CONTENT_TYPE, "application/json")
-            .body(Body::from(options.to_string().into_bytes()));
-        let answer = self.answer(request.map_err(invalid)?).await;
-        self.fence_monitor.record(&answer);
-        answer.map_err(|error| RequestError::of(&error))
+            .body(options.to_string().into_bytes());
+        let request = request.map_err(invalid)?;
+        let mut tries = 1;
+        loop {
+            let answer = self.answer(request.clone().map(Body::from)).await;
+            self.fence_monitor.record(&answer);
+            let Err(error) = answer else { return Ok(()) };
+            let error = RequestError::of(&error);
+            if tries == limit || !error.is_throttled().await {
+                return Err(error);
+            }
+            tries += 1;
+        }
     }
 
     /// Waits for the end of the answer, and stores nothing of it: that of a deleted collection has
