@@ -1,4 +1,7 @@
 //! kube-controller-manager beside this daemon, both with a namespace controller.
+//!
+//! A pass of kube-controller-manager goes on when this daemon has finalized the namespace, and its
+//! deletions name no UID. So a successor is created only when no pass is in progress.
 
 use std::time::{Duration, Instant};
 
@@ -11,13 +14,13 @@ use kube::{
 use portreeve_testing::{ControlPlane, Process, eventually, free_port, server_binary};
 use serde_json::json;
 
-use crate::fixtures::{LIMIT, in_process::InProcess};
+use crate::fixtures::{LIMIT, admin::Admin, in_process::InProcess};
 
 const NAMESPACES: [&str; 4] = ["beside-a", "beside-b", "beside-c", "beside-d"];
 /// More objects than are deleted one by one.
 const MANY: usize = 12;
 
-async fn start_peer(plane: &ControlPlane) -> Result<Process> {
+async fn start_peer(plane: &ControlPlane) -> Result<(Process, Admin)> {
     let port = free_port()?;
     let kubeconfig = plane.kubeconfig().display();
     let args = [
@@ -38,7 +41,7 @@ async fn start_peer(plane: &ControlPlane) -> Result<Process> {
         &args,
         &[],
     )?;
-    let admin = crate::fixtures::admin::Admin { port };
+    let admin = Admin { port };
     eventually(LIMIT, "kube-controller-manager to be healthy", || async {
         let (status, body) = admin.get("/healthz").await?;
         ensure!(status == 200, "{status}: {body}");
@@ -46,7 +49,7 @@ async fn start_peer(plane: &ControlPlane) -> Result<Process> {
     })
     .await
     .with_context(|| peer.log_tail())?;
-    Ok(peer)
+    Ok((peer, admin))
 }
 
 async fn create(client: &Client, name: &str) -> Result<()> {
@@ -75,7 +78,7 @@ async fn two_namespace_controllers_do_no_harm() -> Result<()> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let flags = ["--controllers=namespace"];
     let daemon = InProcess::start(&plane, portreeve_cli::CONTROLLERS, &flags).await?;
-    let peer = start_peer(&plane).await?;
+    let (peer, admin) = start_peer(&plane).await?;
     for name in NAMESPACES {
         create(&client, name).await?;
     }
@@ -92,6 +95,17 @@ async fn two_namespace_controllers_do_no_harm() -> Result<()> {
                 anyhow::Ok(())
             })
             .await?;
+        }
+        eventually(LIMIT, "kube-controller-manager to be idle", || async {
+            let busy = admin
+                .metrics()
+                .await?
+                .sum("workqueue_unfinished_work_seconds", &[r#"name="namespace""#]);
+            ensure!(busy == 0.0, "it has been busy for {busy} s");
+            anyhow::Ok(())
+        })
+        .await?;
+        for name in NAMESPACES {
             create(&client, name).await?;
         }
         let until = Instant::now() + Duration::from_secs(2);
