@@ -33,6 +33,9 @@ const DETAILS_AFTER: Duration = Duration::from_mins(1);
 /// resource, so it is not repeated as soon as a single request would be.
 const MIN_RETRY: Duration = Duration::from_secs(1);
 
+/// When deletions have taken longer than this, everything is listed once more before the namespace
+/// is finalized. Each list is a request for each resource, the greatest cost of a small namespace.
+const RELIST_AFTER: Duration = Duration::from_secs(2);
 /// How often discovery is read until it succeeds.
 const DISCOVERY_TRIES: u32 = 5;
 /// How often the conditions are written at once if the namespace changes meanwhile.
@@ -108,6 +111,7 @@ impl NamespaceContext {
         let served = self.read_discovery().await?;
         let mut survey = Survey::new(&served);
         self.list_into(&mut survey, &served, work, None).await;
+        let listed = Instant::now();
         if !self.settings.observe {
             if survey.needs_deletions(&served) {
                 self.write_conditions(name, &survey.findings, tracked).await?;
@@ -118,7 +122,7 @@ impl NamespaceContext {
                     uid,
                 };
                 deletion.run(&mut survey).await?;
-                if survey.findings.is_empty() {
+                if survey.findings.is_empty() && listed.elapsed() > RELIST_AFTER {
                     // What was being created when the first lists were sent may exist now.
                     self.list_into(&mut survey, &served, work, None).await;
                     if survey.findings.count() > 0 {
