@@ -5,9 +5,10 @@
 //! `content.rs` counts what is left in a namespace, `findings.rs` turns that into conditions, and
 //! `shell.rs` does the rest: it reads, deletes, and waits for what other controllers must remove.
 //!
-//! A namespace is finalized only if a list of each of its resources, sent after the deletions, was
-//! empty, and no group version may hide another one. This is the only controller that deletes
-//! without preconditions: `shell/deletion.rs` says when.
+//! A namespace is finalized only if a list of each of its resources was empty, sent in the same
+//! attempt and, for what the attempt deleted, after the deletion, and no group version may hide
+//! another one. This is the only controller that deletes without preconditions: `shell/deletion.rs`
+//! says when.
 
 mod content;
 mod findings;

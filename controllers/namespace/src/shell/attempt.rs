@@ -24,7 +24,8 @@ use super::{
 };
 use crate::findings::{Findings, has_conditions};
 
-/// The namespaces that the apiserver never deletes.
+/// The namespaces that this controller never touches. The apiserver lets only kube-node-lease of
+/// them be deleted, which then stays.
 const PROTECTED: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
 /// From this age of the deletion on, conditions name objects. Until then their messages are exactly
 /// those of kube-controller-manager, which Kubernetes' tests compare.
