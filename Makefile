@@ -58,11 +58,11 @@ loom: ## test interleavings of threads in the work queue with loom; LOOM_MAX_PRE
 	RUSTFLAGS="--cfg loom" $(CARGO) test --locked --target-dir target/loom -p portreeve-workqueue --lib interleavings
 
 .PHONY: chaos
-chaos: control-plane ## run every fault alone, ROUNDS=n seeds of combined faults from SEED=n on, 220 rotations of certificates, and the tests of several replicas
+chaos: control-plane ## run every fault alone, ROUNDS=n seeds of combined faults from SEED=n on, 220 rotations of certificates, the tests of several replicas, and namespaces that are created again
 	ROUNDS=$(ROUNDS) SEED=$(SEED) $(CARGO) test --locked --workspace $(INTEGRATION) chaos:: -- --nocapture
 	ROTATIONS=200 $(CARGO) test --locked --workspace $(INTEGRATION) certificates::replicas -- --nocapture
 	ROTATIONS=20 ROTATE_BY=time $(CARGO) test --locked --workspace $(INTEGRATION) certificates::replicas -- --nocapture
-	ROUNDS=$(ROUNDS) $(CARGO) test --locked --workspace $(INTEGRATION) ha:: -- --nocapture
+	ROUNDS=$(ROUNDS) $(CARGO) test --locked --workspace $(INTEGRATION) -- ha:: namespaces::successors:: --nocapture
 
 .PHONY: compat
 compat: control-plane ## run core tests against older releases of kube-apiserver, which take 20 minutes to build

@@ -19,7 +19,7 @@ const OWN: &[(&str, &str)] = &[
     ),
     ("tests/blocking/tests/takeover.rs", "the only plane of its binary"),
     (
-        "tests/integration/garbage/aggregated.rs",
+        "tests/integration/fixtures/aggregated_api.rs",
         "flags with files of the test",
     ),
     ("tests/integration/garbage/restore.rs", "replaces etcd's data"),

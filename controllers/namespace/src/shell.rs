@@ -6,11 +6,11 @@ mod metrics;
 mod pages;
 mod requests;
 mod survey;
+mod throttling;
 mod tracked;
 mod watches;
 
 use std::{
-    hash::{DefaultHasher, Hash, Hasher},
     pin::pin,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -25,7 +25,7 @@ use portreeve_reconcile::{
     Applier, BuildError, Clock, Context, Controller, ControllerFailure, ControllerMetrics, Events, FenceMonitor,
     QueueHealthChecker, Registrations, Shutdown, held_retries_checker, reconcile_span, retry_after_outages,
 };
-use portreeve_workqueue::{Flow, Lane, Queue, Work};
+use portreeve_workqueue::{Lane, Queue, Work, flow_of};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
@@ -101,7 +101,8 @@ struct NamespaceController {
 /// Builds the controller and what it adds to the endpoints of the process.
 pub(crate) fn build_controller(inputs: &Context<'_>, settings: Settings) -> Result<Registrations, BuildError> {
     let (name, shared) = (inputs.name, inputs.shared);
-    let queue = Queue::with_retry_budget(QUEUE, &shared.queues, shared.retry_budget, flow);
+    // Each namespace has its own share of the retries.
+    let queue = Queue::with_retry_budget(QUEUE, &shared.queues, shared.retry_budget, flow_of::<Arc<str>>);
     let shared_watches = inputs.informers.shared_watches();
     let (discovery, served) = Discovery::start(inputs.client.clone(), &shared_watches);
     let fence_monitor = FenceMonitor::new(inputs);
@@ -153,13 +154,6 @@ pub(crate) fn build_controller(inputs: &Context<'_>, settings: Settings) -> Resu
             _subscription: subscription,
         }),
     })
-}
-
-/// Each namespace has its own share of the retries.
-fn flow(name: &Arc<str>) -> Flow {
-    let mut hasher = DefaultHasher::new();
-    name.hash(&mut hasher);
-    hasher.finish()
 }
 
 impl Controller for NamespaceController {

@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryFutureExt, TryStreamExt, stream};
 use http::Request;
-use kube::api::{DeleteParams, DynamicObject, ListParams, WatchParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, WatchParams};
+use kube::discovery::{ApiGroup, Discovery, Scope, verbs};
 use kube::{Api, Client};
 use serde_json::{Value as Json, json};
+use tokio::time::sleep;
 
 use crate::controller::Controller;
 use crate::objects::{CONCURRENT_CREATES, CONFIG_MAP, create_all, object, resource};
@@ -18,6 +20,10 @@ use crate::watch::{Change, Watch};
 
 /// The time that both controllers wait by default before they delete anything.
 const GRACE: Duration = Duration::from_secs(5);
+/// The time for which CPU time is measured while nothing happens.
+const QUIET: Duration = Duration::from_mins(2);
+/// The number of resources of one namespace that the bare client deletes at once.
+const PARALLEL: usize = 8;
 /// The time limit of the deletions.
 const LIMIT: Duration = Duration::from_mins(10);
 
@@ -40,11 +46,20 @@ pub(crate) async fn measure(run: &Run<'_>, objects: usize) -> Result<Vec<Value>>
     ])
 }
 
-/// Measures the memory with namespaces that nobody deletes.
+/// Measures memory and CPU time with namespaces that nobody deletes.
 pub(crate) async fn measure_at_rest(run: &Run<'_>, objects: usize) -> Result<Vec<Value>> {
     create(run, objects).await?;
     let controller = Controller::start(run, None).await?;
-    Ok(controller.at_rest(run, Instant::now()).await?.values())
+    let mut values = controller.at_rest(run, Instant::now()).await?.values();
+    let before = controller.cpu_time()?;
+    let quiet = async {
+        sleep(QUIET).await;
+        Ok(())
+    };
+    controller.guard(quiet).await?;
+    let spent = controller.cpu_time()?.since(&before);
+    values.push(Unit::Seconds.of("CPU time of two quiet minutes", spent));
+    Ok(values)
 }
 
 fn all(client: &Client) -> Api<DynamicObject> {
@@ -86,18 +101,29 @@ async fn took(run: &Run<'_>, names: &[String], work: impl Future<Output = Result
     gone.last(started).await
 }
 
-/// Sends what is needed at least: for each namespace, a deletion of its ConfigMaps and its
-/// finalization.
+/// Empties and finalizes the namespaces as a client would that looks at nothing: one deletion for
+/// each resource, whether it has objects or not.
 async fn empty_and_finalize(run: &Run<'_>, names: &[String]) -> Result<()> {
+    let discovery = Discovery::new(run.client.clone()).run().await?;
+    let resources = discovery.groups().flat_map(ApiGroup::recommended_resources);
+    let deletable = resources.filter(|(_, capabilities)| {
+        capabilities.scope == Scope::Namespaced && capabilities.supports_operation(verbs::DELETE_COLLECTION)
+    });
+    let resources: Vec<_> = deletable.map(|(resource, _)| resource).collect();
     let all = stream::iter(names).map(Ok);
-    all.try_for_each_concurrent(usize::from(run.concurrency()), |name| finish(run, name))
+    all.try_for_each_concurrent(usize::from(run.concurrency()), |name| finish(run, &resources, name))
         .await
 }
 
-async fn finish(run: &Run<'_>, name: &str) -> Result<()> {
-    let api: Api<DynamicObject> = Api::namespaced_with(run.client.clone(), name, &resource(CONFIG_MAP));
-    api.delete_collection(&DeleteParams::background(), &ListParams::default())
-        .await?;
+async fn finish(run: &Run<'_>, resources: &[ApiResource], name: &str) -> Result<()> {
+    let resources = stream::iter(resources).map(anyhow::Ok);
+    let empty = async |resource| {
+        let api: Api<DynamicObject> = Api::namespaced_with(run.client.clone(), name, resource);
+        api.delete_collection(&DeleteParams::background(), &ListParams::default())
+            .await?;
+        Ok(())
+    };
+    resources.try_for_each_concurrent(PARALLEL, empty).await?;
     let namespace = all(&run.client).get(name).await?;
     let mut finalized = json!(namespace);
     finalized["spec"]["finalizers"] = json!([]);

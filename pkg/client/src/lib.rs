@@ -30,6 +30,7 @@ mod dial;
 mod duration;
 mod error_chain;
 mod fence;
+mod metadata_requests;
 mod metrics;
 mod outage;
 mod rate;
@@ -44,6 +45,9 @@ pub use config::{Args, Connection, Error, InvalidQps, Settings, parse_qps};
 pub use duration::{InvalidDuration, parse_duration};
 pub use error_chain::error_chain;
 pub use fence::{AlwaysOpen, Fence, Fenced, ReadOnly};
+pub use metadata_requests::{
+    InvalidObjectName, ListPage, METADATA, METADATA_LIST, NotAList, named_path, object_path, page_path,
+};
 pub use metrics::Metrics;
 pub use outage::{Outage, OutageCount, readyz};
 pub use refusal::refusal;

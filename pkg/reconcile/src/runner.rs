@@ -6,17 +6,12 @@ mod failure_log;
 mod own_writes;
 mod worker;
 
-use std::{
-    hash::{DefaultHasher, Hash, Hasher},
-    pin::pin,
-    sync::Arc,
-    time::Duration,
-};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use futures::{StreamExt, future::BoxFuture};
 use portreeve_api::ObjectKey;
 use portreeve_informer::{CacheSyncTimeout, Cause, Change, Delta, Informer, Projection, Subscription};
-use portreeve_workqueue::{Flow, Lane, Queue};
+use portreeve_workqueue::{Lane, Queue, flow_of};
 use tokio::task::JoinSet;
 
 use self::{
@@ -33,13 +28,6 @@ use crate::{
 
 /// How long to wait for caches before logging it. The wait then continues.
 const SYNC_NOTICE: Duration = Duration::from_secs(30);
-
-/// Returns the flow of a key in the retry budget: the keys of one namespace share one.
-fn namespace_hash(key: &ObjectKey) -> Flow {
-    let mut hasher = DefaultHasher::new();
-    key.namespace.hash(&mut hasher);
-    hasher.finish()
-}
 
 /// Builds a controller that reconciles keys.
 pub struct KeyedController<R> {
@@ -63,7 +51,9 @@ impl<R: Reconciler> KeyedController<R> {
     /// Starts building a controller. `queue_name` is the name of its work queue in metrics.
     pub fn new(ctx: &Context<'_>, queue_name: &'static str, reconciler: R) -> Self {
         let shared = ctx.shared.clone();
-        let queue = Queue::with_retry_budget(queue_name, &shared.queues, shared.retry_budget, namespace_hash);
+        // The keys of one namespace share the retries.
+        let flow = |key: &ObjectKey| flow_of(&key.namespace);
+        let queue = Queue::with_retry_budget(queue_name, &shared.queues, shared.retry_budget, flow);
         let reconciler = Arc::new(reconciler);
         let observing = Arc::clone(&reconciler);
         let gate = EnqueueGate::new(queue.clone(), move |key| observing.observe(key).is_some());

@@ -44,7 +44,11 @@ use std::{
 use tokio::time::Instant;
 
 pub use self::{
-    held_retries::Flow, outcome::Outcome, progress::Progress, ready_queue::Lane, retry_budget::RetryBudget,
+    held_retries::{Flow, flow_of},
+    outcome::Outcome,
+    progress::Progress,
+    ready_queue::Lane,
+    retry_budget::RetryBudget,
     snapshot::QueueSnapshot,
 };
 use self::{

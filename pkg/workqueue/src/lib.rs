@@ -31,7 +31,7 @@ use self::{
     sync::{Mutex, Notify, jitter, now, timeout_at},
 };
 pub use self::{
-    core::{Flow, Lane, Outcome, Progress, QueueSnapshot, RetryBudget},
+    core::{Flow, Lane, Outcome, Progress, QueueSnapshot, RetryBudget, flow_of},
     metrics::{Metrics, UnqueuedWork},
 };
 

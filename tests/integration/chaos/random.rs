@@ -1,10 +1,7 @@
 //! Combinations of faults, each determined by a seed. The first rounds contain every fault; those
 //! after them are random.
 
-use std::{
-    env,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use kube::{CustomResourceExt, api::PostParams};
@@ -22,7 +19,7 @@ use crate::{
         requests::{self, FaultCounters, RequestFault, Target, expire_watches},
         servers::ServerFault,
     },
-    fixtures::{LIMIT, manifests::loose},
+    fixtures::{LIMIT, manifests::loose, rounds::number},
     profile::Reads,
 };
 
@@ -296,13 +293,6 @@ async fn run_round(mut environment: RandomEnvironment, seed: u64) -> Result<(Ran
     let is_expected = |line: &str| round_plan.disruption.forbids() && is_forbidden(line) || is_stale(line);
     scenario.verify_with_failing_checks(is_expected).await?;
     Ok((environment, counters.iter().map(affected_requests).sum()))
-}
-
-fn number(variable: &str, default: u64) -> Result<u64> {
-    match env::var(variable) {
-        Ok(number) if !number.is_empty() => number.parse().with_context(|| format!("{variable} is not a number")),
-        _ => Ok(default),
-    }
 }
 
 #[tokio::test]

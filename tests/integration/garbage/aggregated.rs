@@ -4,9 +4,8 @@ use std::{fs, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use kube::api::DynamicObject;
-use portreeve_testing::{Authority, ControlPlane, FaultProxy, Matcher, eventually};
+use portreeve_testing::{FaultProxy, Matcher, eventually};
 use serde_json::json;
-use tempfile::TempDir;
 use tokio::time::Instant;
 
 use super::{
@@ -16,83 +15,14 @@ use super::{
 };
 use crate::fixtures::{
     LIMIT,
+    aggregated_api::AggregatedApi,
     daemon::LONG_LEASE,
-    dynamic_client::{DynamicClient, Policy, ensure_throughout},
+    dynamic_client::{Policy, ensure_throughout},
     object_builder::{ObjectBuilder, config_map, secret},
-    test_crd::{GROUP, TestCrd, VERSION},
+    test_crd::GROUP,
 };
 
-/// Two apiservers. The main one forwards the requests for one resource to the other.
-struct AggregatedApi {
-    main: ControlPlane,
-    dynamic_client: DynamicClient,
-    other: ControlPlane,
-    crd: TestCrd,
-    _certificates: TempDir,
-}
-
 impl AggregatedApi {
-    async fn start(prefix: &str) -> Result<Self> {
-        let certificates = tempfile::tempdir()?;
-        let authority = Authority::new()?;
-        let client = authority.client_certificate("front-proxy-client", "")?;
-        let write = |name: &str, content: String| {
-            let path = certificates.path().join(name);
-            fs::write(&path, content)?;
-            anyhow::Ok(path.display().to_string())
-        };
-        let ca = write("ca.crt", authority.pem())?;
-        let certificate = write("client.crt", client.certificate)?;
-        let key = write("client.key", client.key)?;
-        let other = ControlPlane::builder()
-            .apiserver_arg(format!("--requestheader-client-ca-file={ca}"))
-            .apiserver_arg("--requestheader-username-headers=X-Remote-User")
-            .apiserver_arg("--requestheader-group-headers=X-Remote-Group")
-            .start()
-            .await?;
-        let crd = TestCrd::cluster_scoped(&DynamicClient::new(&other, prefix).await?).await?;
-        let main = ControlPlane::builder()
-            .apiserver_arg(format!("--proxy-client-cert-file={certificate}"))
-            .apiserver_arg(format!("--proxy-client-key-file={key}"))
-            .start()
-            .await?;
-        let dynamic_client = DynamicClient::new(&main, prefix).await?;
-        let api = Self {
-            main,
-            dynamic_client,
-            other,
-            crd,
-            _certificates: certificates,
-        };
-        let service = ObjectBuilder::new("v1", "Service", "other")
-            .with("spec", json!({"type": "ExternalName", "externalName": "localhost"}));
-        api.dynamic_client.create(service).await?;
-        Ok(api)
-    }
-
-    /// Makes the main apiserver forward the requests for the resource.
-    async fn register(&self) -> Result<DynamicObject> {
-        let (_, port) = self.other.url().rsplit_once(':').unwrap_or_default();
-        let spec = json!({
-            "group": GROUP,
-            "version": VERSION,
-            "service": {"namespace": self.dynamic_client.name(), "name": "other", "port": port.parse::<u16>()?},
-            "insecureSkipTLSVerify": true,
-            "groupPriorityMinimum": 1000,
-            "versionPriority": 10,
-        });
-        let name = format!("{VERSION}.{GROUP}");
-        let registration = ObjectBuilder::new("apiregistration.k8s.io/v1", "APIService", &name).with("spec", spec);
-        let registration = self.dynamic_client.create_for_cluster(registration).await?;
-        self.wait_until_served(true).await?;
-        Ok(registration)
-    }
-
-    async fn wait_until_served(&self, expected: bool) -> Result<()> {
-        let client = self.dynamic_client.client();
-        self.crd.wait_until_served_by(client, expected).await
-    }
-
     /// Creates a cluster-scoped owner, and a dependent of it in the aggregated API.
     async fn create_family(&self) -> Result<(DynamicObject, DynamicObject)> {
         let owner = ObjectBuilder::new("rbac.authorization.k8s.io/v1", "ClusterRole", "owner");

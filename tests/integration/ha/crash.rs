@@ -8,12 +8,15 @@ use portreeve_testing::Signal;
 
 use super::{
     audit_tail::AuditTail,
-    duration_summary::{DurationSummary, rounds},
+    duration_summary::DurationSummary,
     environment::{HaEnvironment, PODS, RunningReplicas, Timing},
     load::Load,
     race::GHOST,
 };
-use crate::{audit::report::Report, fixtures::LIMIT};
+use crate::{
+    audit::report::Report,
+    fixtures::{LIMIT, rounds::rounds},
+};
 
 /// The number of stray writes that
 /// [`a_leader_that_wakes_after_its_lease_sends_at_most_one_stray_write`] allows in all its rounds

@@ -1,17 +1,8 @@
-//! Summaries of measured times, and the number of rounds.
+//! Summaries of measured times.
 
-use std::{env, fmt, time::Duration};
+use std::{fmt, time::Duration};
 
-use anyhow::{Context, Result};
 use jiff::SignedDuration;
-
-/// Returns the number of rounds: the environment variable `ROUNDS`, or `default`.
-pub(crate) fn rounds(default: usize) -> Result<usize> {
-    match env::var("ROUNDS") {
-        Ok(rounds) if !rounds.is_empty() => rounds.parse().context("ROUNDS is not a number"),
-        _ => Ok(default),
-    }
-}
 
 /// Measured times of one kind.
 #[derive(Clone, Debug, Default)]

@@ -8,13 +8,13 @@ use portreeve_testing::{Signal, eventually};
 
 use super::{
     audit_tail::AuditTail,
-    duration_summary::{DurationSummary, rounds},
+    duration_summary::DurationSummary,
     environment::{HaEnvironment, PODS, RunningReplicas, SUCCESSORS, Timing},
     load::Load,
 };
 use crate::{
     audit::report::Report,
-    fixtures::{LIMIT, daemon::Daemon},
+    fixtures::{LIMIT, daemon::Daemon, rounds::rounds},
 };
 
 /// The maximum pause in the writes during a rolling update, in which no replica waits for a lease

@@ -9,11 +9,11 @@ use portreeve_testing::FaultProxy;
 use super::{
     audit_tail::AuditTail,
     crash::ensure_no_steal,
-    duration_summary::{DurationSummary, rounds},
+    duration_summary::DurationSummary,
     environment::{HaEnvironment, PODS, RunningReplicas, Timing},
     load::Load,
 };
-use crate::fixtures::LIMIT;
+use crate::fixtures::{LIMIT, rounds::rounds};
 
 /// A fault of the connection between a replica and the apiserver.
 #[derive(Clone, Copy, Debug)]

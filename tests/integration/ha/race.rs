@@ -13,11 +13,10 @@ use serde_json::json;
 use super::{
     audit_tail::AuditTail,
     crash::ensure_no_steal,
-    duration_summary::rounds,
     environment::{HaEnvironment, LEASE, PODS, RunningReplicas, Timing},
     load::Load,
 };
-use crate::fixtures::LIMIT;
+use crate::fixtures::{LIMIT, rounds::rounds};
 
 /// The holder of the Lease before each race, which never renews it.
 pub(crate) const GHOST: &str = "ghost_0";

@@ -8,7 +8,7 @@ use kube::{
     api::{ApiResource, DynamicObject, ListParams},
     discovery::{Discovery, Scope, verbs},
 };
-use portreeve_testing::Matcher;
+use portreeve_testing::{CannedResponse, Fault, Matcher, Repeat};
 use serde_json::json;
 
 use super::environment::{NO_GRACE, NamespaceEnvironment};
@@ -34,7 +34,11 @@ async fn objects(environment: &NamespaceEnvironment) -> Result<Vec<String>> {
         if capabilities.scope == Scope::Namespaced && capabilities.supports_operation(verbs::LIST) {
             let api: Api<DynamicObject> =
                 Api::namespaced_with(environment.client().clone(), environment.name(), &resource);
-            let found = api.list_metadata(&ListParams::default()).await?.items;
+            let found = match api.list_metadata(&ListParams::default()).await {
+                // Another test has deleted the definition.
+                Err(kube::Error::Api(status)) if status.code == 404 => continue,
+                found => found?.items,
+            };
             let ApiResource { kind, .. } = resource;
             objects.extend(found.iter().map(|object| {
                 let name = object.metadata.name.clone().unwrap_or_default();
@@ -48,7 +52,7 @@ async fn objects(environment: &NamespaceEnvironment) -> Result<Vec<String>> {
 
 #[tokio::test]
 async fn a_deleted_namespace_is_emptied_and_then_gone() -> Result<()> {
-    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
+    let environment = NamespaceEnvironment::shared().await?;
     let crd = TestCrd::namespaced(&environment.tenant).await?;
     for number in 0..12 {
         environment.tenant.create(config_map(&format!("many-{number}"))).await?;
@@ -72,7 +76,7 @@ async fn a_deleted_namespace_is_emptied_and_then_gone() -> Result<()> {
 
 #[tokio::test]
 async fn an_empty_namespace_costs_no_write_but_the_last() -> Result<()> {
-    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
+    let environment = NamespaceEnvironment::shared().await?;
     let writes = environment
         .proxy
         .count(Matcher::writes().namespaces_with(environment.name()));
@@ -107,9 +111,10 @@ async fn nothing_is_deleted_before_the_grace_is_over() -> Result<()> {
     environment.finish().await
 }
 
+/// Kubernetes' `OrderedNamespaceDeletion namespace deletion should delete pod first`.
 #[tokio::test]
 async fn pods_go_before_anything_else() -> Result<()> {
-    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
+    let environment = NamespaceEnvironment::shared().await?;
     let held = environment.tenant.create(pod("held").finalizer(HOLD)).await?;
     environment.tenant.create(config_map("later")).await?;
     environment.delete().await?;
@@ -125,18 +130,14 @@ async fn pods_go_before_anything_else() -> Result<()> {
         .await?;
     let left = objects(&environment).await?;
     ensure!(left.contains(&"ConfigMap later".to_owned()), "{left:?}");
-    environment
-        .tenant
-        .patch(&held, json!({"metadata": {"finalizers": null}}))
-        .await?;
-    environment.wait_until_gone().await?;
+    environment.release(&held).await?;
     environment.finish().await
 }
 
 /// A controller that removes finalizers needs its rights until it has done so.
 #[tokio::test]
 async fn accounts_roles_and_secrets_go_last() -> Result<()> {
-    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
+    let environment = NamespaceEnvironment::shared().await?;
     let held = environment.tenant.create(config_map("held").finalizer(HOLD)).await?;
     for object in [
         secret("kept"),
@@ -154,18 +155,14 @@ async fn accounts_roles_and_secrets_go_last() -> Result<()> {
         left == ["ConfigMap held", "Role kept", "Secret kept", "ServiceAccount kept"],
         "{left:?}"
     );
-    environment
-        .tenant
-        .patch(&held, json!({"metadata": {"finalizers": null}}))
-        .await?;
-    environment.wait_until_gone().await?;
+    environment.release(&held).await?;
     environment.finish().await
 }
 
 /// A watch shows that the last object is gone, so no interval is waited for.
 #[tokio::test]
 async fn the_last_object_ends_the_wait() -> Result<()> {
-    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
+    let environment = NamespaceEnvironment::shared().await?;
     let held = environment.tenant.create(config_map("held").finalizer(HOLD)).await?;
     environment.delete().await?;
     environment.wait_for_explanation("configmaps held").await?;
@@ -191,7 +188,7 @@ async fn the_last_object_ends_the_wait() -> Result<()> {
 /// No garbage collector runs here, so these deletions would never end.
 #[tokio::test]
 async fn deletions_that_wait_for_a_garbage_collector_end() -> Result<()> {
-    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
+    let environment = NamespaceEnvironment::shared().await?;
     for (name, policy) in [("foreground", Policy::Foreground), ("orphan", Policy::Orphan)] {
         let object = environment.tenant.create(config_map(name)).await?;
         environment.tenant.delete(&object, policy).await?;
@@ -202,10 +199,58 @@ async fn deletions_that_wait_for_a_garbage_collector_end() -> Result<()> {
     environment.finish().await
 }
 
+/// Without conditions, a new leader would not know that deletions may have been sent.
+#[tokio::test]
+async fn nothing_is_deleted_while_the_conditions_cannot_be_written() -> Result<()> {
+    let environment = NamespaceEnvironment::shared().await?;
+    environment.tenant.create(config_map("kept")).await?;
+    let path = format!("/api/v1/namespaces/{}/status", environment.name());
+    let status = Matcher::any().method("PUT").path_prefix(path);
+    let refused = environment
+        .proxy
+        .respond(status, CannedResponse::internal_error(), Repeat::UntilHealed);
+    environment.delete().await?;
+    refused.wait_for_applied(2, LIMIT).await?;
+    environment.wait_for_explanation("The last attempt, at ").await?;
+    ensure!(objects(&environment).await? == ["ConfigMap kept"]);
+    environment.proxy.heal_one(&refused);
+    environment.wait_until_gone().await?;
+    environment.finish().await
+}
+
+/// The apiserver forgets the place in a long list after some minutes.
+#[tokio::test]
+async fn a_list_that_cannot_be_continued_is_read_again() -> Result<()> {
+    let environment = NamespaceEnvironment::shared().await?;
+    for number in 0..3 {
+        environment
+            .tenant
+            .create(config_map(&format!("object-{number}")))
+            .await?;
+    }
+    let later = Matcher::later_pages().namespaces_with(environment.name());
+    let expired = environment
+        .proxy
+        .respond(later, CannedResponse::expired(), Repeat::Next(2));
+    let lists = Matcher::lists()
+        .namespaces_with(environment.name())
+        .resource("configmaps");
+    let small = environment
+        .proxy
+        .fault(lists, Fault::LimitPageSize(1), Repeat::UntilHealed);
+    environment.delete().await?;
+    expired.wait_for_applied(2, LIMIT).await?;
+    environment.wait_until_gone().await?;
+    environment.proxy.heal_one(&small);
+    let left = objects(&environment).await?;
+    ensure!(left.is_empty(), "{left:?}");
+    environment.finish().await
+}
+
 /// A finalizer of others on the namespace itself is theirs to remove.
 #[tokio::test]
 async fn finalizers_of_others_stay() -> Result<()> {
-    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
+    let environment = NamespaceEnvironment::shared().await?;
     environment.tenant.create(config_map("gone")).await?;
     environment.merge(json!({"metadata": {"finalizers": [HOLD]}})).await?;
     environment.delete().await?;

@@ -1,17 +1,28 @@
 //! A control plane behind a proxy, and a daemon with only this controller.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    ops::Deref,
+    path::{Path, PathBuf},
+    sync::{Arc, Weak},
+    thread,
+    time::Duration,
+};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, Client,
-    api::{DeleteParams, Patch, PatchParams},
+    api::{DeleteParams, DynamicObject, Patch, PatchParams},
 };
 use portreeve_api::Resource;
 use portreeve_reconcile::SystemClock;
 use portreeve_testing::{ControlPlane, FaultProxy, PooledPlane, eventually};
 use serde_json::{Value, json};
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::Mutex,
+    task::spawn_blocking,
+};
 
 use super::profile::wait_until_gone;
 use crate::fixtures::{LIMIT, dynamic_client::DynamicClient, in_process::InProcess, rbac::restricted_kubeconfig};
@@ -23,42 +34,142 @@ const OPEN_PAGES: &str = "--authorization-always-allow-paths=/debug/controllers/
 /// One apiserver needs no grace.
 pub(super) const NO_GRACE: &str = "--namespace-deletion-grace=0s";
 
+/// How long the tasks of the shared daemon may take to end.
+const END_LIMIT: Duration = Duration::from_secs(10);
+
+/// The daemon of the tests that need no other, while one of them runs.
+static SHARED: Mutex<Weak<SharedDaemon>> = Mutex::const_new(Weak::new());
+
+/// A namespace to delete, and the daemon that does it.
 pub(super) struct NamespaceEnvironment {
+    side: Side,
+    pub(super) tenant: DynamicClient,
+}
+
+enum Side {
+    Own(Box<RunningDaemon>),
+    Shared(Arc<SharedDaemon>),
+}
+
+/// A daemon, and what it runs on.
+pub(super) struct RunningDaemon {
     // The fields are dropped in this order.
     pub(super) daemon: InProcess,
-    pub(super) tenant: DynamicClient,
     kubeconfig: PathBuf,
     pub(super) proxy: FaultProxy,
-    _plane: PooledPlane,
+    plane: PooledPlane,
+}
+
+/// A daemon in a runtime of its own, because that of a test ends with it.
+struct SharedDaemon(Option<(RunningDaemon, Runtime)>);
+
+impl SharedDaemon {
+    fn start() -> Result<Self> {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let running = runtime.block_on(async {
+            let plane = ControlPlane::pooled().await?;
+            RunningDaemon::start(plane, &[NO_GRACE]).await
+        });
+        Ok(Self(Some((running?, runtime))))
+    }
+}
+
+impl Drop for SharedDaemon {
+    fn drop(&mut self) {
+        if let Some((RunningDaemon { daemon, plane, .. }, runtime)) = self.0.take() {
+            // A runtime cannot end within another one. The plane returns to the pool after it.
+            thread::spawn(move || {
+                drop(daemon);
+                runtime.shutdown_timeout(END_LIMIT);
+                drop(plane);
+            });
+        }
+    }
+}
+
+impl Deref for NamespaceEnvironment {
+    type Target = RunningDaemon;
+
+    fn deref(&self) -> &RunningDaemon {
+        match &self.side {
+            Side::Own(running) => running,
+            Side::Shared(shared) => match &shared.0 {
+                Some((running, _)) => running,
+                None => unreachable!("only dropping takes it"),
+            },
+        }
+    }
+}
+
+impl RunningDaemon {
+    async fn start(plane: PooledPlane, flags: &[&str]) -> Result<Self> {
+        let proxy = FaultProxy::start(&plane).await?;
+        let kubeconfig = restricted_kubeconfig(&plane, &[CONTROLLERS]).await?;
+        let kubeconfig = proxy.kubeconfig(&kubeconfig, "portreeve")?;
+        Ok(Self {
+            daemon: run(&kubeconfig, flags).await?,
+            kubeconfig,
+            proxy,
+            plane,
+        })
+    }
 }
 
 impl NamespaceEnvironment {
+    /// Creates a namespace on the control plane of the shared daemon, which runs without a grace.
+    pub(super) async fn shared() -> Result<Self> {
+        let mut shared = SHARED.lock().await;
+        let running = if let Some(running) = shared.upgrade() {
+            running
+        } else {
+            let running = Arc::new(spawn_blocking(SharedDaemon::start).await??);
+            *shared = Arc::downgrade(&running);
+            running
+        };
+        drop(shared);
+        Self::of(Side::Shared(running)).await
+    }
+
     /// Starts a daemon with these flags, and creates a namespace to delete.
     pub(super) async fn start(flags: &[&str]) -> Result<Self> {
         Self::start_on(ControlPlane::pooled().await?, flags).await
     }
 
     pub(super) async fn start_on(plane: PooledPlane, flags: &[&str]) -> Result<Self> {
-        let proxy = FaultProxy::start(&plane).await?;
-        let kubeconfig = restricted_kubeconfig(&plane, &[CONTROLLERS]).await?;
-        let kubeconfig = proxy.kubeconfig(&kubeconfig, "portreeve")?;
-        let tenant = DynamicClient::new(&plane, "tenant").await?;
-        let daemon = run(&kubeconfig, flags).await?;
-        Ok(Self {
-            daemon,
-            tenant,
-            kubeconfig,
-            proxy,
-            _plane: plane,
-        })
+        Self::of(Side::Own(RunningDaemon::start(plane, flags).await?.into())).await
+    }
+
+    async fn of(side: Side) -> Result<Self> {
+        let plane = match &side {
+            Side::Own(running) => &running.plane,
+            Side::Shared(shared) => &shared.0.as_ref().context("the daemon has ended")?.0.plane,
+        };
+        let tenant = DynamicClient::new(plane, "tenant").await?;
+        Ok(Self { side, tenant })
     }
 
     /// Stops the daemon and starts another one.
     pub(super) async fn restart(self, flags: &[&str]) -> Result<Self> {
-        let Self { daemon, .. } = self;
+        let Self { side, tenant } = self;
+        let Side::Own(running) = side else {
+            bail!("the daemon is that of other tests as well");
+        };
+        let RunningDaemon {
+            daemon,
+            kubeconfig,
+            proxy,
+            plane,
+        } = *running;
         daemon.stop().await?;
-        let daemon = run(&self.kubeconfig, flags).await?;
-        Ok(Self { daemon, ..self })
+        let daemon = run(&kubeconfig, flags).await?;
+        let running = RunningDaemon {
+            daemon,
+            kubeconfig,
+            proxy,
+            plane,
+        };
+        let side = Side::Own(running.into());
+        Ok(Self { side, tenant })
     }
 
     pub(super) fn client(&self) -> &Client {
@@ -82,6 +193,13 @@ impl NamespaceEnvironment {
         let namespaces: Api<Namespace> = Api::all(self.client().clone());
         namespaces.delete(self.name(), &DeleteParams::default()).await?;
         Ok(())
+    }
+
+    /// Removes the finalizers of an object, and waits until the namespace is gone.
+    pub(super) async fn release(&self, held: &DynamicObject) -> Result<()> {
+        let patch = json!({"metadata": {"finalizers": null}});
+        self.tenant.patch(held, patch).await?;
+        self.wait_until_gone().await
     }
 
     pub(super) async fn wait_until_gone(&self) -> Result<()> {
@@ -128,13 +246,16 @@ impl NamespaceEnvironment {
         .await
     }
 
-    /// Stops the daemon, after checking that no request was forbidden.
+    /// Checks that no request was forbidden, and stops the daemon if no other test has it.
     pub(super) async fn finish(self) -> Result<()> {
-        self.daemon.finish().await
+        match self.side {
+            Side::Own(running) => running.daemon.finish().await,
+            Side::Shared(_) => self.daemon.check().await,
+        }
     }
 }
 
-async fn run(kubeconfig: &std::path::Path, flags: &[&str]) -> Result<InProcess> {
+async fn run(kubeconfig: &Path, flags: &[&str]) -> Result<InProcess> {
     let flags = [&[CONTROLLERS, OPEN_PAGES], flags].concat();
     InProcess::start_as(kubeconfig, Arc::new(SystemClock), portreeve_cli::CONTROLLERS, &flags).await
 }

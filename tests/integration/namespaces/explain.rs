@@ -4,7 +4,6 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::events::v1::Event;
 use kube::{Api, api::ListParams};
 use portreeve_testing::eventually;
-use serde_json::json;
 
 use super::environment::{NO_GRACE, NamespaceEnvironment};
 use crate::fixtures::{LIMIT, object_builder::config_map};
@@ -44,11 +43,7 @@ async fn a_stuck_namespace_is_reported_with_what_holds_it() -> Result<()> {
     let note = event.note.unwrap_or_default();
     ensure!(note.contains(words) && note.contains("example.com/hold"), "{note}");
     ensure!(event.type_.as_deref() == Some("Warning"));
-    environment
-        .tenant
-        .patch(&held, json!({"metadata": {"finalizers": null}}))
-        .await?;
-    environment.wait_until_gone().await?;
+    environment.release(&held).await?;
     environment
         .daemon
         .wait_for_metric("namespace_controller_stuck_namespaces", &[], 0.0)
@@ -73,7 +68,7 @@ async fn event(environment: &NamespaceEnvironment) -> Result<Event> {
 
 #[tokio::test]
 async fn the_page_names_what_it_needs() -> Result<()> {
-    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
+    let environment = NamespaceEnvironment::shared().await?;
     let page = "/debug/controllers/namespace-controller/explain";
     let (status, body) = environment.daemon.admin.get(page).await?;
     ensure!(status == 400 && body.contains("?name=NAMESPACE"), "{status}: {body}");

@@ -1,12 +1,19 @@
 //! What cannot be asked: a namespace is not finalized while an object in it may be hidden.
 
 use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, api::DeleteParams};
 use portreeve_testing::Authority;
 use serde_json::json;
 
-use super::environment::{NO_GRACE, NamespaceEnvironment};
+use super::{
+    environment::{CONTROLLERS, NO_GRACE, NamespaceEnvironment},
+    profile::wait_until_gone,
+};
 use crate::fixtures::{
-    dynamic_client::Policy,
+    aggregated_api::AggregatedApi,
+    dynamic_client::{DynamicClient, Policy},
+    in_process::InProcess,
     object_builder::{ObjectBuilder, config_map},
     test_crd::TestCrd,
 };
@@ -14,6 +21,7 @@ use crate::fixtures::{
 /// Nobody knows what an API serves that has never answered.
 #[tokio::test]
 async fn an_api_that_never_answered_keeps_the_namespace_and_nothing_else() -> Result<()> {
+    // It keeps every namespace, so this test needs a control plane of its own.
     let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
     environment.tenant.create(config_map("gone")).await?;
     let service = ObjectBuilder::new("apiregistration.k8s.io/v1", "APIService", "v1.dead.example.com").with(
@@ -43,9 +51,30 @@ async fn an_api_that_never_answered_keeps_the_namespace_and_nothing_else() -> Re
     environment.finish().await
 }
 
+/// kubernetes/kubernetes#83332: an API that has nothing namespaced can hide nothing.
+#[tokio::test]
+async fn an_api_that_had_nothing_namespaced_keeps_no_namespace() -> Result<()> {
+    let api = AggregatedApi::start("aggregated").await?;
+    api.register().await?;
+    let flags = [CONTROLLERS, NO_GRACE];
+    let daemon = InProcess::start(&api.main, portreeve_cli::CONTROLLERS, &flags).await?;
+    let delete_namespace = async |prefix| {
+        let tenant = DynamicClient::new(&api.main, prefix).await?;
+        tenant.create(config_map("gone")).await?;
+        let namespaces: Api<Namespace> = Api::all(tenant.client().clone());
+        namespaces.delete(tenant.name(), &DeleteParams::default()).await?;
+        wait_until_gone(tenant.client(), tenant.name()).await
+    };
+    delete_namespace("while-it-answers").await?;
+    api.other.apiserver().stop().await?;
+    api.wait_until_stale().await?;
+    delete_namespace("while-it-is-dead").await?;
+    daemon.finish().await
+}
+
 #[tokio::test]
 async fn a_broken_conversion_webhook_keeps_the_namespace_and_is_named() -> Result<()> {
-    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
+    let environment = NamespaceEnvironment::shared().await?;
     let crd = TestCrd::namespaced(&environment.tenant).await?;
     environment.tenant.create(crd.instance("hidden")).await?;
     environment.tenant.create(config_map("gone")).await?;
@@ -67,7 +96,7 @@ async fn a_broken_conversion_webhook_keeps_the_namespace_and_is_named() -> Resul
 /// The objects of a definition that is being deleted are still served.
 #[tokio::test]
 async fn a_definition_that_goes_at_the_same_time_does_no_harm() -> Result<()> {
-    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
+    let environment = NamespaceEnvironment::shared().await?;
     let crd = TestCrd::namespaced(&environment.tenant).await?;
     environment.tenant.create(crd.instance("one")).await?;
     let (deleted, dropped) = tokio::join!(environment.delete(), crd.delete());
@@ -79,7 +108,7 @@ async fn a_definition_that_goes_at_the_same_time_does_no_harm() -> Result<()> {
 /// Discovery shows a new definition later than it is served.
 #[tokio::test]
 async fn objects_of_a_new_definition_are_deleted() -> Result<()> {
-    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
+    let environment = NamespaceEnvironment::shared().await?;
     let crd = TestCrd::namespaced(&environment.tenant).await?;
     let object = environment
         .tenant
@@ -89,11 +118,7 @@ async fn objects_of_a_new_definition_are_deleted() -> Result<()> {
     environment
         .wait_for_condition("NamespaceContentRemaining", "True", &crd.name())
         .await?;
-    environment
-        .tenant
-        .patch(&object, json!({"metadata": {"finalizers": null}}))
-        .await?;
-    environment.wait_until_gone().await?;
+    environment.release(&object).await?;
     ensure!(environment.tenant.find(&object).await?.is_none());
     environment.finish().await
 }

@@ -15,13 +15,14 @@ use super::environment::{NO_GRACE, NamespaceEnvironment};
 use crate::fixtures::{
     LIMIT,
     object_builder::{config_map, secret},
+    rounds::rounds,
 };
 
 /// More objects than are deleted one by one.
 const MANY: usize = 12;
 /// The time for which a deletion without an answer keeps the namespace: this and a twelfth.
-const REQUEST_TIMEOUT: &str = "--namespace-request-timeout=4s";
-const LATE: Duration = Duration::from_secs(4);
+const REQUEST_TIMEOUT: &str = "--namespace-request-timeout=1s";
+const LATE: Duration = Duration::from_secs(1);
 
 async fn create_many(environment: &NamespaceEnvironment) -> Result<()> {
     for number in 0..MANY {
@@ -76,11 +77,7 @@ async fn a_new_leader_keeps_what_a_former_one_may_be_deleting() -> Result<()> {
         .await?;
     let began = Instant::now();
     let environment = environment.restart(&[NO_GRACE, REQUEST_TIMEOUT]).await?;
-    environment
-        .tenant
-        .patch(&held, json!({"metadata": {"finalizers": null}}))
-        .await?;
-    environment.wait_until_gone().await?;
+    environment.release(&held).await?;
     ensure!(
         began.elapsed() >= LATE,
         "the namespace was finalized after {:?}",
@@ -93,7 +90,6 @@ async fn a_new_leader_keeps_what_a_former_one_may_be_deleting() -> Result<()> {
 /// stray deletion would meet its successor.
 #[tokio::test]
 async fn successors_of_the_same_name_lose_nothing() -> Result<()> {
-    const ROUNDS: usize = 4;
     let environment = NamespaceEnvironment::start(&[NO_GRACE, REQUEST_TIMEOUT]).await?;
     let namespaces: Api<Namespace> = Api::all(environment.client().clone());
     let maps: Api<ConfigMap> = Api::namespaced(environment.client().clone(), environment.name());
@@ -103,7 +99,7 @@ async fn successors_of_the_same_name_lose_nothing() -> Result<()> {
         Fault::DropResponse,
         Fault::Cut,
     ];
-    for round in 0..ROUNDS {
+    for round in 0..rounds(faults.len())? {
         create_many(&environment).await?;
         let fault = faults[round % faults.len()].clone();
         let applied = environment.proxy.fault(deletions(&environment), fault, Repeat::Next(2));

@@ -1,7 +1,6 @@
 //! The requests that the collector sends.
 
 mod error;
-mod paths;
 
 use std::time::Duration;
 
@@ -9,18 +8,15 @@ use http::{Method, Request, header};
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
 use portreeve_api::{ObjectKey, Resource};
-use portreeve_client::{TimeLimit, refusal};
+use portreeve_client::{ListPage, METADATA, METADATA_LIST, TimeLimit, object_path, page_path, refusal};
 use portreeve_garbagecollector_graph::{FOREGROUND, ORPHAN, PartialObject, PropagationPolicy};
 use portreeve_reconcile::FenceMonitor;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 pub(super) use self::error::RequestError;
-use self::paths::{escape, path};
 use super::patches;
 
-const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
-const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 /// The time limit of a read. A read that takes longer is retried later, so that one slow API does
 /// not occupy every worker.
 const READ_LIMIT: Duration = Duration::from_secs(5);
@@ -100,11 +96,7 @@ pub(super) async fn list(
     namespace: Option<&str>,
     next: Option<&str>,
 ) -> Result<(Vec<PartialObject>, Option<String>), RequestError> {
-    let mut path = format!("{}?limit={PAGE}", resource.collection_path(namespace));
-    if let Some(next) = next {
-        path.push_str("&continue=");
-        escape(next, &mut path);
-    }
+    let path = page_path(resource, namespace, PAGE, next);
     let answer = send(client, Method::GET, path, METADATA_LIST, "", None).await;
     let key = ObjectKey::cluster("");
     let bytes = answer.map_err(|error| RequestError::of(&error, resource, &key))?;
@@ -113,30 +105,11 @@ pub(super) async fn list(
 
 /// Returns the current resourceVersion of a resource.
 pub(super) async fn current_version(client: &Client, resource: &Resource) -> Result<String, RequestError> {
-    let path = format!("{}?limit=1", resource.collection_path(None));
+    let path = page_path(resource, None, 1, None);
     let answer = read(client, path, METADATA_LIST).await;
     let bytes = answer.map_err(|error| RequestError::of(&error, resource, &ObjectKey::cluster("")))?;
-    let page: Page = decode(&bytes)?;
-    Ok(page.metadata.resource_version)
-}
-
-/// One page of a list.
-#[derive(Deserialize)]
-struct Page {
-    kind: String,
-    #[serde(default)]
-    metadata: PageMetadata,
-    /// The field may be null, but must be present.
-    #[serde(deserialize_with = "Option::deserialize")]
-    items: Option<Vec<PartialObject>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct PageMetadata {
-    #[serde(rename = "continue")]
-    next: Option<String>,
-    resource_version: String,
+    let page: ListPage<PartialObject> = decode(&bytes)?;
+    Ok(page.resource_version().to_owned())
 }
 
 /// Lists the metadata of all objects in one namespace, or in all. Passes each page to `page`.
@@ -157,15 +130,15 @@ pub(super) async fn list_all(
     }
 }
 
-/// Decodes a page of a list. Any response that is not a list is an error: taken for an empty list,
-/// it would hide dependents.
 fn read_page(bytes: &[u8]) -> Result<(Vec<PartialObject>, Option<String>), RequestError> {
-    let page: Page = decode(bytes)?;
-    if !page.kind.ends_with("List") {
-        return Err(RequestError::other("the response is not a list"));
-    }
-    let next = page.metadata.next.filter(|next| !next.is_empty());
-    Ok((page.items.unwrap_or_default(), next))
+    let page: ListPage<PartialObject> = decode(bytes)?;
+    page.into_items()
+        .map_err(|error| RequestError::other(error.to_string()))
+}
+
+/// Returns the path of an object.
+fn path(resource: &Resource, key: &ObjectKey) -> Result<String, RequestError> {
+    object_path(resource, key.namespace.as_deref(), &key.name).map_err(|error| RequestError::other(error.to_string()))
 }
 
 /// Sends the collector's writes, and records the answers.

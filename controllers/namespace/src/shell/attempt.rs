@@ -13,13 +13,14 @@ use portreeve_informer::{ServedResources, Verb};
 use portreeve_reconcile::{Applied, Effect, EventContent, Plan, Target};
 use portreeve_workqueue::{Outcome, Work};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::{
     NamespaceContext,
     deletion::{Deletion, Interruption},
-    requests::{FINALIZER, MAX_DELAY, NAMESPACES, Namespace, RequestError, TRIES},
+    requests::{FINALIZER, NAMESPACES, Namespace, RequestError},
     survey::Survey,
+    throttling::Throttling,
     tracked::{Progress, Tracked},
 };
 use crate::findings::{Findings, has_conditions};
@@ -290,15 +291,13 @@ impl NamespaceContext {
             subresource,
             changes,
         }]);
-        let mut tries = 1;
+        let mut throttling = Throttling::default();
         loop {
             match self.applier.run(&plan).await {
                 Applied::Done => return Ok(()),
                 Applied::Stale(_) => return Err(End::Again),
-                Applied::Failed { after, .. } if !after.is_zero() && after <= MAX_DELAY && tries < TRIES => {
-                    tries += 1;
-                    sleep(after).await;
-                }
+                Applied::Failed { after, .. }
+                    if throttling.waits(Some(after).filter(|after| !after.is_zero())).await => {}
                 Applied::Failed { error, .. } | Applied::Refused(error) => {
                     return Err(End::Failed(RequestError::other(error_chain(&error))));
                 }

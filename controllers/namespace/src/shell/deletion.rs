@@ -18,8 +18,9 @@ use tokio::time::Instant;
 
 use super::{
     NamespaceContext,
-    requests::{RequestError, TRIES},
+    requests::RequestError,
     survey::{Listed, PARALLEL, Survey},
+    throttling::Throttling,
 };
 use crate::content::{Content, ContentMetadata};
 
@@ -152,7 +153,7 @@ impl Deletion<'_> {
 
     /// Deletes all objects of a resource with one request, which is repeated while it is throttled.
     async fn delete_collection(&self, resource: &Resource) -> Result<Result<(), RequestError>, Interruption> {
-        let mut tries = 1;
+        let mut throttling = Throttling::default();
         loop {
             self.confirm().await?;
             let sent = self.ctx.requests.delete_collection(resource, self.namespace()).await;
@@ -163,10 +164,9 @@ impl Deletion<'_> {
                     tracked.unanswered_until = Some(until);
                 });
             }
-            if tries == TRIES || !error.is_throttled().await {
+            if !throttling.waits(error.throttled()).await {
                 return Ok(sent);
             }
-            tries += 1;
             self.work.report_progress();
         }
     }

@@ -1,6 +1,9 @@
 //! The page that explains why a namespace still exists, and a line of `/readyz`.
 
-use std::sync::{Arc, Weak};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use jiff::SignedDuration;
 use portreeve_reconcile::{DebugPage, DebugQuery, DebugResponse, ReadinessCheck, ReadinessChecker, ReadinessStatus};
@@ -44,7 +47,6 @@ impl NamespaceContext {
         let limit = self.settings.stuck_after;
         let (_, stuck, oldest) = self.tracked.ages(limit);
         let (age, name) = oldest.filter(|_| stuck > 0)?;
-        let seconds = |duration: std::time::Duration| SignedDuration::from_secs(duration.as_secs().cast_signed());
         Some(format!(
             "{stuck} namespaces have been terminating for more than {:#}, {name} for {:#}: \
              /debug/controllers/{}/explain?name={name} shows why",
@@ -75,11 +77,10 @@ impl NamespaceContext {
     }
 
     fn sentences(&self, name: &str, tracked: &Tracked) -> Vec<String> {
-        let seconds = tracked.since.elapsed().as_secs().cast_signed();
         let mut lines = vec![format!(
             "Namespace {name} ({}) has been terminating for {:#}, since this replica first saw it.",
             tracked.uid,
-            SignedDuration::from_secs(seconds)
+            seconds(tracked.since.elapsed())
         )];
         if let Some(deleted) = tracked.deleted_at {
             lines.push(format!("It was deleted at {deleted}."));
@@ -93,7 +94,8 @@ impl NamespaceContext {
             ),
             Progress::Protected => lines.push("This controller never touches this namespace.".to_owned()),
             Progress::Held(at) => lines.push(format!(
-                "It was empty at {at}. It is kept for up to 65 s, because a deletion of its content got no answer and may still be on its way."
+                "It was empty at {at}. It is kept for up to {:#}, because a deletion of its content got no answer and may still be on its way.",
+                seconds(self.settings.late())
             )),
             Progress::Failed(at, why) => lines.push(format!("The last attempt, at {at}, failed: {why}.")),
             Progress::Remaining(at, findings) => {
@@ -106,6 +108,11 @@ impl NamespaceContext {
         }
         lines
     }
+}
+
+/// Returns the duration in whole seconds, which prints without fractions.
+fn seconds(duration: Duration) -> SignedDuration {
+    SignedDuration::from_secs(duration.as_secs().cast_signed())
 }
 
 /// Describes what is left, and what cannot be asked.

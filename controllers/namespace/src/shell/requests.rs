@@ -1,39 +1,33 @@
 //! The requests that the controller sends, except for those that replace the namespace.
 
-use std::{fmt::Write, time::Duration};
+use std::time::Duration;
 
 use http::{Request, header};
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
 use portreeve_api::{Metadata, ObjectKey, Resource};
-use portreeve_client::{Outage, error_chain, is_object_not_found, is_unavailable, refusal, retry_after};
+use portreeve_client::{
+    InvalidObjectName, ListPage, METADATA, METADATA_LIST, NotAList, Outage, error_chain, is_object_not_found,
+    is_unavailable, named_path, object_path, page_path, refusal, retry_after,
+};
 use portreeve_reconcile::FenceMonitor;
 use portreeve_workqueue::Outcome;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::{sync::Semaphore, time::sleep};
+use tokio::sync::Semaphore;
 
+use super::throttling::Throttling;
 use crate::content::ContentMetadata;
 
 pub(super) const NAMESPACES: Resource = Resource::cluster("", "v1", "Namespace", "namespaces");
 /// The finalizer in `spec.finalizers` that this controller removes.
 pub(super) const FINALIZER: &str = "kubernetes";
 
-const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
-const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 /// The number of objects in one page of a list.
 const PAGE: u32 = 100;
 /// The number of pages that are read at once, by all namespaces together: objects have up to a
 /// mebibyte of metadata.
 const PAGES: usize = 20;
-
-/// How often a request is sent that the apiserver throttles. An attempt needs all its lists, so a
-/// throttled one must not end it.
-pub(super) const TRIES: u32 = 10;
-/// The longest `Retry-After` that is waited for within an attempt.
-pub(super) const MAX_DELAY: Duration = Duration::from_secs(5);
-/// The least wait after a throttled request.
-const MIN_DELAY: Duration = Duration::from_millis(100);
 
 /// A namespace, as far as its deletion depends on it.
 #[derive(Debug, Deserialize)]
@@ -126,15 +120,9 @@ impl RequestError {
         self.code == Some(405)
     }
 
-    /// Returns whether the apiserver has throttled the request, which it has not begun to handle.
-    /// If so, waits for the delay that it asks for.
-    pub(super) async fn is_throttled(&self) -> bool {
-        let delay = self.requested_delay().max(MIN_DELAY);
-        let is_throttled = self.code == Some(429) && delay <= MAX_DELAY;
-        if is_throttled {
-            sleep(delay).await;
-        }
-        is_throttled
+    /// Returns the delay after which a throttled request may be repeated.
+    pub(super) fn throttled(&self) -> Option<Duration> {
+        (self.code == Some(429)).then(|| self.requested_delay())
     }
 
     /// Returns the delay that the apiserver asks for.
@@ -158,23 +146,22 @@ impl RequestError {
     }
 }
 
-/// One page of a list.
-#[derive(Deserialize)]
-#[serde(bound(deserialize = "T: Deserialize<'de>"))]
-struct Page<T> {
-    kind: String,
-    #[serde(default)]
-    metadata: PageMetadata,
-    /// The field may be null, but must be present.
-    #[serde(deserialize_with = "Option::deserialize")]
-    items: Option<Vec<T>>,
+impl From<InvalidObjectName> for RequestError {
+    fn from(error: InvalidObjectName) -> Self {
+        Self::other(error.to_string())
+    }
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct PageMetadata {
-    #[serde(rename = "continue")]
-    next: Option<String>,
+impl From<NotAList> for RequestError {
+    fn from(error: NotAList) -> Self {
+        Self::other(error.to_string())
+    }
+}
+
+impl From<http::Error> for RequestError {
+    fn from(error: http::Error) -> Self {
+        Self::of(&kube::Error::HttpError(error))
+    }
 }
 
 #[derive(Deserialize)]
@@ -204,19 +191,17 @@ impl Requests {
     /// Returns a namespace, or `None` if it does not exist.
     pub(super) async fn namespace(&self, name: &str) -> Result<Option<Namespace>, RequestError> {
         let key = ObjectKey::cluster(name);
-        let request = Request::get(object_path(&NAMESPACES, None, name)?).body(Vec::new());
-        let request = request.map_err(invalid)?;
-        let mut tries = 1;
+        let request = Request::get(object_path(&NAMESPACES, None, name)?).body(Vec::new())?;
+        let mut throttling = Throttling::default();
         loop {
             let error = match self.client.request(request.clone()).await {
                 Ok(namespace) => return Ok(Some(namespace)),
                 Err(error) if is_object_not_found(&error, &NAMESPACES, &key) => return Ok(None),
                 Err(error) => RequestError::of(&error),
             };
-            if tries == TRIES || !error.is_throttled().await {
+            if !throttling.waits(error.throttled()).await {
                 return Err(error);
             }
-            tries += 1;
         }
     }
 
@@ -228,20 +213,14 @@ impl Requests {
         namespace: Option<&str>,
         next: Option<&str>,
     ) -> Result<(Vec<ContentMetadata>, Option<String>), RequestError> {
-        let mut path = format!("{}?limit={PAGE}", resource.collection_path(namespace));
-        if let Some(next) = next {
-            path.push_str("&continue=");
-            escape(next, &mut path);
-        }
+        let path = page_path(resource, namespace, PAGE, next);
         let request = Request::get(path)
             .header(header::ACCEPT, METADATA_LIST)
-            .body(Vec::new());
+            .body(Vec::new())?;
         // The semaphore is never closed.
         let _turn = self.pages.acquire().await;
-        let page: Page<Item> = self.read(request.map_err(invalid)?).await?;
-        let next = page.metadata.next.filter(|next| !next.is_empty());
-        let items = page.items.unwrap_or_default().into_iter();
-        Ok((items.map(|item| item.metadata).collect(), next))
+        let (items, next) = self.read::<Item>(request).await?;
+        Ok((items.into_iter().map(|item| item.metadata).collect(), next))
     }
 
     /// Returns the object with this name from a list, or `None` if there is none.
@@ -250,34 +229,30 @@ impl Requests {
         resource: &Resource,
         name: &str,
     ) -> Result<Option<T>, RequestError> {
-        let mut path = format!("{}?fieldSelector=metadata.name%3D", resource.collection_path(None));
-        escape(name, &mut path);
-        let request = Request::get(path).body(Vec::new()).map_err(invalid)?;
-        let page: Page<T> = self.read(request).await?;
-        Ok(page.items.unwrap_or_default().into_iter().next())
+        let request = Request::get(named_path(resource, name)).body(Vec::new())?;
+        let (items, _) = self.read(request).await?;
+        Ok(items.into_iter().next())
     }
 
-    /// Reads a list. Any other answer is an error: taken for an empty list, it would hide objects.
-    async fn read<T: for<'de> Deserialize<'de>>(&self, request: Request<Vec<u8>>) -> Result<Page<T>, RequestError> {
-        let mut tries = 1;
-        let page: Page<T> = loop {
-            let error = match self.client.request(request.clone()).await {
-                Ok(page) => break page,
+    /// Reads a page of a list.
+    async fn read<T: for<'de> Deserialize<'de>>(
+        &self,
+        request: Request<Vec<u8>>,
+    ) -> Result<(Vec<T>, Option<String>), RequestError> {
+        let mut throttling = Throttling::default();
+        loop {
+            let error = match self.client.request::<ListPage<T>>(request.clone()).await {
+                Ok(page) => return Ok(page.into_items()?),
                 Err(error) => RequestError::of(&error),
             };
-            if tries == TRIES || !error.is_throttled().await {
+            if !throttling.waits(error.throttled()).await {
                 return Err(error);
             }
-            tries += 1;
-        };
-        if !page.kind.ends_with("List") {
-            return Err(RequestError::other("the response is not a list"));
         }
-        Ok(page)
     }
 
     /// Deletes all objects of a resource in a namespace that has this name when the apiserver
-    /// handles the request.
+    /// handles the request. The caller reads the namespace again before it repeats this.
     pub(super) async fn delete_collection(&self, resource: &Resource, namespace: &str) -> Result<(), RequestError> {
         let options = json!({
             "apiVersion": "v1",
@@ -285,8 +260,7 @@ impl Requests {
             "propagationPolicy": "Background",
         });
         let path = resource.collection_path(Some(namespace));
-        // The caller reads the namespace again before it repeats this.
-        self.send_deletion(path, METADATA_LIST, &options, 1).await
+        self.send_deletion(path, METADATA_LIST, &options).await
     }
 
     /// Deletes an object in this version only.
@@ -303,31 +277,25 @@ impl Requests {
             "propagationPolicy": "Background",
         });
         let path = object_path(resource, Some(namespace), &object.name)?;
-        match self.send_deletion(path, METADATA, &options, TRIES).await {
-            // It is gone, or has changed: the list that follows shows which.
-            Err(error) if matches!(error.code, Some(404 | 409)) => Ok(()),
-            answer => answer,
+        let mut throttling = Throttling::default();
+        loop {
+            match self.send_deletion(path.clone(), METADATA, &options).await {
+                // It is gone, or has changed: the list that follows shows which.
+                Err(error) if matches!(error.code, Some(404 | 409)) => return Ok(()),
+                Err(error) if throttling.waits(error.throttled()).await => {}
+                answer => return answer,
+            }
         }
     }
 
-    /// Sends a deletion, up to so often while it is throttled.
-    async fn send_deletion(&self, path: String, accept: &str, options: &Value, limit: u32) -> Result<(), RequestError> {
+    async fn send_deletion(&self, path: String, accept: &str, options: &Value) -> Result<(), RequestError> {
         let request = Request::delete(path)
             .header(header::ACCEPT, accept)
             .header(header::CONTENT_TYPE, "application/json")
-            .body(options.to_string().into_bytes());
-        let request = request.map_err(invalid)?;
-        let mut tries = 1;
-        loop {
-            let answer = self.answer(request.clone().map(Body::from)).await;
-            self.fence_monitor.record(&answer);
-            let Err(error) = answer else { return Ok(()) };
-            let error = RequestError::of(&error);
-            if tries == limit || !error.is_throttled().await {
-                return Err(error);
-            }
-            tries += 1;
-        }
+            .body(Body::from(options.to_string().into_bytes()))?;
+        let answer = self.answer(request).await;
+        self.fence_monitor.record(&answer);
+        answer.map_err(|error| RequestError::of(&error))
     }
 
     /// Waits for the end of the answer, and stores nothing of it: that of a deleted collection has
@@ -342,31 +310,5 @@ impl Requests {
             frame.map_err(|error| kube::Error::Service(error.into()))?;
         }
         Ok(())
-    }
-}
-
-fn invalid(error: http::Error) -> RequestError {
-    RequestError::of(&kube::Error::HttpError(error))
-}
-
-/// Returns the path of an object. Names that would change the path are rejected.
-fn object_path(resource: &Resource, namespace: Option<&str>, name: &str) -> Result<String, RequestError> {
-    if name.is_empty() || matches!(name, "." | "..") || name.contains(['/', '%']) {
-        return Err(RequestError::other(format!("invalid object name {name:?}")));
-    }
-    let mut path = resource.collection_path(namespace);
-    path.push('/');
-    escape(name, &mut path);
-    Ok(path)
-}
-
-/// Appends `text`, percent-encoded for a path or a query.
-fn escape(text: &str, path: &mut String) {
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b':' | b'@' => path.push(byte.into()),
-            // Writing to a string never fails.
-            _ => drop(write!(path, "%{byte:02X}")),
-        }
     }
 }

@@ -173,15 +173,7 @@ impl NamespaceContext {
         let known: HashSet<_> = served.preferred(&[]).map(Resource::crd_name).collect();
         let is_known = |name: &str| known.contains(name);
         let definitions = self.hidden_by::<Definition>(served, &CRDS, is_known).await?;
-        let is_known = |name: &str| {
-            name.split_once('.').is_some_and(|(version, group)| {
-                served.knows(&if group.is_empty() {
-                    version.to_owned()
-                } else {
-                    format!("{group}/{version}")
-                })
-            })
-        };
+        let is_known = |name: &str| served.knows_service(name);
         let services = self.hidden_by::<ApiService>(served, &API_SERVICES, is_known).await?;
         Ok(definitions.into_iter().chain(services).collect())
     }

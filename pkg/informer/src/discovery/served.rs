@@ -187,10 +187,11 @@ impl ServedResources {
         })
     }
 
-    /// Returns whether this group version is known, in the form of `apiVersion`. It may have
+    /// Returns whether the group version of the API service with this name is known. It may have
     /// failed.
-    pub fn knows(&self, api_version: &str) -> bool {
-        self.version(api_version).is_some()
+    pub fn knows_service(&self, name: &str) -> bool {
+        let mut versions = self.groups.values().flatten();
+        versions.any(|version| service_name(&version.api_version) == name)
     }
 
     /// Returns whether the group version of `resource` could not be discovered.

@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 use kube::{Client, client::Body};
 use parking_lot::Mutex;
 use portreeve_api::Resource;
-use portreeve_client::{error_chain, refusal};
+use portreeve_client::{METADATA_LIST, error_chain, refusal};
 use serde::Deserialize;
 
 use crate::{StatusReporter, Watch, report::ConversionFailure, watch::Query};
@@ -28,8 +28,6 @@ const CONVERSION_FAILED: &str = "conversion webhook for ";
 
 /// The number of objects that are read at once. The apiserver calls the webhook for each.
 const PAGE: &str = "100";
-/// Names and versions suffice, but the apiserver converts the whole objects first.
-const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
 /// Reads a page of the objects in each of these versions, page after page and again and again, and
 /// reports whether the apiserver can convert them. In at least one of the versions, they must be
@@ -113,6 +111,7 @@ async fn read_page(client: &Client, version: &Resource, begin: &str) -> Result<S
     if !begin.is_empty() {
         query.add("continue", begin);
     }
+    // Names and versions suffice, but the apiserver converts the whole objects first.
     let request = Request::get(query.into_path()).header(header::ACCEPT, METADATA_LIST);
     let request = request.body(Body::empty()).map_err(kube::Error::HttpError)?;
     let response = client.send(request).await?;

@@ -7,6 +7,7 @@
 
 use std::{
     collections::BTreeMap,
+    hash::{DefaultHasher, Hash, Hasher},
     ops::Bound::{Excluded, Unbounded},
 };
 
@@ -14,6 +15,13 @@ use super::ready_queue::Ticket;
 
 /// A group of keys whose retries share their turns, such as those of one namespace.
 pub type Flow = u64;
+
+/// Returns the flow of the keys that have this in common.
+pub fn flow_of<T: Hash>(common: &T) -> Flow {
+    let mut hasher = DefaultHasher::new();
+    common.hash(&mut hasher);
+    hasher.finish()
+}
 
 #[derive(Debug)]
 pub(super) struct HeldRetries<K> {

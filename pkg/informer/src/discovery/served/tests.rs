@@ -205,7 +205,7 @@ fn a_resource_supports_the_verbs_of_its_version() {
     assert!(supports("a/v1", Verb::List));
     assert!(!supports("a/v1", Verb::Delete));
     assert!(!supports("a/v2", Verb::List));
-    assert!(served.knows("a/v1") && !served.knows("a/v2"));
+    assert!(served.knows_service("v1.a") && !served.knows_service("v2.a") && !served.knows_service("a"));
 }
 
 #[test]
