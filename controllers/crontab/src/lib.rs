@@ -5,6 +5,26 @@
 //! follows from it, and `starts.rs` or `status.rs` builds the plan. `decide.rs` composes them.
 //! `crontab.rs` and `cronjob.rs` read the spec of each kind and write its Jobs and its status.
 //!
+//! # Decisions
+//!
+//! - The Job is the record of its run. Its name and annotation contain the scheduled time, and the
+//!   status follows from the Jobs, so a crash between the two writes leaves nothing to repair.
+//! - One structure, that of v2, serves both versions of CronTab. The controller reads the stored
+//!   version, so it needs the conversion webhook only while objects are stored in both. Jobs always
+//!   refer to v1 of their owner and keep it when v2 is withdrawn.
+//! - The status records the format of Job names before the first Job (`job_names.rs`): a schedule
+//!   that changed its format could start a run once under each name.
+//! - The first status records the run-now annotation as done, because an object without a status
+//!   may be restored or copied.
+//! - A Job counts from the answer to its creation on (`unseen_jobs.rs`). After 30 s without a watch
+//!   event it is read again. A new leader has no such memory, because its lists contain all Jobs.
+//! - Missed runs count from the last recorded run, the creation, or the last change of the
+//!   schedule, whichever is latest. CronTab's status records the change; for CronJob the process
+//!   remembers it.
+//! - `Schedule::latest` computes the latest missed time exactly; Kubernetes estimates it.
+//! - The backoff of a failure does not delay the next run: a failed plan keeps its next time.
+//! - Changes of Jobs are routine, since most are our own. Schedules and due times are urgent.
+//!
 //! Architecture Invariant: this crate has no client and no async code. Every decision takes the
 //! time as an argument.
 

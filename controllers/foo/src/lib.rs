@@ -4,6 +4,19 @@
 //! This crate shows the structure of a custom controller: a [`DESCRIPTOR`], an `observe` that reads
 //! caches (in `observe.rs`), and a pure `decide` (in `decide.rs`) on what was observed.
 //!
+//! # Renames
+//!
+//! A Foo that asks for another name keeps its outdated Deployment until the new one is available,
+//! with these exceptions (`observe.rs`):
+//!
+//! - Another Foo asks for the outdated name: the Deployment is deleted once the new one exists.
+//! - Foos wait for each other in a cycle: each deletes its outdated Deployment, because no new one
+//!   can exist before and no Foo is sure to see the cycle first.
+//!
+//! A change of a Foo also queues the Foo that controls the Deployment that it asks for. So each
+//! change that closes a cycle or begins a wait queues a Foo that can act. The property tests run
+//! the same observations on a model with stale caches.
+//!
 //! Architecture Invariant: this crate has no client, no async code and no clock.
 
 mod admission;

@@ -5,6 +5,23 @@
 //! It is pure and has its own crate, `portreeve-garbagecollector-graph`. This crate is the shell
 //! (the part that does I/O): it watches resources, sends the requests that the graph asks for, and
 //! carries out its decisions.
+//!
+//! The collector does not use plans. A plan is a fixed list of effects; an attempt alternates
+//! between reads and steps of the graph, may wait for a resource without a worker, and passes the
+//! deletion limit before it deletes. The queue, retries, events, the fence monitor and the classes
+//! of errors are the framework's.
+//!
+//! # Decisions
+//!
+//! - A new leader scans the whole graph. It needs no relist, because a graph that lags delays
+//!   deletions but never causes one.
+//! - An owner that waits for its dependents is read again before they are deleted, because its
+//!   deletion may have been changed to `propagationPolicy: Orphan`. The result is valid for 50 ms.
+//! - References are edited by JSON patches that test them, so no version is needed and custom
+//!   resources need no special case.
+//! - Each deletion counts against the deletion limit before it is sent.
+//! - A kind that is not served proves nothing, even if its CRD was deleted: the objects may stay in
+//!   etcd.
 
 mod shell;
 

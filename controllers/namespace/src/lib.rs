@@ -9,6 +9,10 @@
 //! attempt and, for what the attempt deleted, after the deletion, and no group version may hide
 //! another one. This is the only controller that deletes without preconditions: `shell/deletion.rs`
 //! says when.
+//!
+//! An attempt alternates between reads and deletions, so this crate has a shell like the garbage
+//! collector's. The queue, retries, events, the fence monitor and the applier are the framework's.
+//! An attempt keeps at most ten objects and fifty finalizers of each resource in memory.
 
 mod content;
 mod findings;

@@ -17,6 +17,18 @@
 //! The Secret and each object that publishes CAs have keys of their own in the queue, so that a
 //! rejected write delays no other.
 //!
+//! # Decisions
+//!
+//! - Each decision derives from the Secret and from the objects that publish CAs, so a leader may
+//!   stop after any write. Only the grace period is in the leader's memory.
+//! - The Secret is created by an apply with resourceVersion 1, which no object has: the apiserver
+//!   creates it or answers 409. An apply names its object, so RBAC can limit the right to that
+//!   name.
+//! - CAs of a lost Secret are not copied to other objects, so that whoever may write the ConfigMap
+//!   cannot add a CA to a webhook.
+//! - A missing certificate does not fail `/readyz`: during an update, the first replica of a
+//!   version that issues certificates must become ready before it can lead.
+//!
 //! Architecture Invariant: a private key reaches only the Secret. No type that holds one implements
 //! `Debug`.
 

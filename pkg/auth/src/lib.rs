@@ -12,6 +12,12 @@
 //! authorizes the user. Both kinds of reviews are cached. While the apiserver does not answer,
 //! cached answers count until they expire, and everything else is an error.
 //!
+//! Reviews are sent from the thread that serves, over connections of their own, so a stuck worker
+//! runtime and its rate limit do not affect them. Reasons of health checks are for readers of
+//! `/metrics`; a request without credentials never causes a review of that right, so probes do not
+//! depend on the apiserver. Without kubeconfigs of their own, the flags use the daemon's
+//! connection.
+//!
 //! Architecture Invariant: nothing is allowed because of a failure.
 //! Architecture Invariant: no token, key or certificate reaches an error or a log.
 

@@ -20,6 +20,18 @@
 //! therefore cap the target `kube_client` at `error`. Informers, which read objects in bulk, use
 //! `Client::send`, which logs nothing.
 //!
+//! # Outages
+//!
+//! From the first failure with a 5xx or without a response until the next success, one task probes
+//! `/readyz`. If the probes fail too, for at least a second, it is an outage. The first probe that
+//! succeeds ends it and the waits that it has caused.
+//!
+//! - Only probes show an outage and its end, because other requests may fail for reasons of their
+//!   own. An account that may not probe relies on its other requests.
+//! - A 4xx neither begins nor ends an outage: an apiserver that starts answers 403 and 429 for a
+//!   moment. The end of an outage does not end the waits after such responses.
+//! - An outage that ends while a request is in flight also ends the wait after its failure.
+//!
 //! Architecture Invariant: no other code in Portreeve opens a connection to an apiserver.
 
 mod api_error_kind;

@@ -14,6 +14,25 @@
 //! A handler that panics does not affect other handlers, and the informer redelivers the changes
 //! that it missed. After a panic of an index function or a sink, the loop lists again.
 //!
+//! # Trust in watches
+//!
+//! | situation | behaviour |
+//! |---|---|
+//! | a watch is silent for `--watch-idle-timeout` | the reflector restarts it without a log line |
+//! | watches bring nothing for four idle timeouts | it relists: something may hold events back |
+//! | that relist finds no change | the interval doubles, up to sixteen idle timeouts |
+//! | that relist finds a change | the interval becomes one idle timeout |
+//! | three consecutive watches are accepted and end at once | it relists |
+//! | a 410, as an event or as an HTTP status | it relists |
+//! | a page of a list takes too long | later pages are half as large |
+//!
+//! A reader that is attached before the first page takes part in the first list. A later one causes
+//! one more list. Locks are taken in this order: reader, subscribers, store. Handlers run without
+//! the last one, so they may read any store.
+//!
+//! Discovery keeps what it knows through failures: a group version that is stale, or missing while
+//! its APIService exists, keeps its resources.
+//!
 //! Architecture Invariant: a handler must not block and returns no error. Memory is bounded by the
 //! number of distinct objects and keys, not by the number of events.
 

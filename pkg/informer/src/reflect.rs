@@ -1,7 +1,7 @@
 //! The list-and-watch loop of a shared watch.
 //!
-//! The loop follows client-go's reflector. kube-runtime's `watcher` retries an HTTP 410 forever,
-//! loses a whole list to one bad object, and may start from a stale cache.
+//! The loop follows client-go's reflector. kube-runtime's `watcher` retries an HTTP 410 forever and
+//! loses a whole list to one bad object.
 
 mod config;
 mod conversion;

@@ -12,6 +12,25 @@
 //! A [`Heartbeat`] shows that the runtime of the controllers runs tasks. Without it, the candidates
 //! give up.
 //!
+//! # Decisions
+//!
+//! - A deleted Lease belongs to its holder for one more lease duration. client-go's candidates take
+//!   it at once, so two processes may lead. A candidate that has never seen a holder cannot know of
+//!   one, so deploy/ ships the Lease.
+//! - Each request has a timeout of half of the renew deadline, but at least one second, as in
+//!   client-go. An attempt to acquire has no further limit. A dial outlives its request
+//!   (`pkg/client/src/dial.rs`), so that a client on a slow network connects at all.
+//! - The period to the next renewal counts from the start of the last write.
+//! - A process that holds a Lease waits one retry period longer for each that it holds, so that
+//!   other replicas get theirs.
+//! - A `Date` later than that of the last renewal by more than the renew deadline suspends writes
+//!   (`server_time.rs`). For the next ten minutes only a larger difference counts, so that one
+//!   apiserver with a wrong clock does not block writes.
+//! - Candidates give up once the controllers' runtime has run no task for the renew deadline
+//!   (`stall.rs`). Only the time in which the elections' own thread ran counts.
+//! - A renewal uses the newest resourceVersion whose election fields are known, so an annotation
+//!   written in between causes no conflict.
+//!
 //! Architecture Invariant: a candidate that has lost its Lease never leads again in this process.
 //! Only [`Election::release`] releases a Lease; callers use it once they no longer write.
 

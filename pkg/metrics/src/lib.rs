@@ -3,6 +3,9 @@
 //! docs/metrics.md is generated from the list. `prometheus::Registry` returns only the families
 //! that have series, so a counter with labels would be missing until it is first incremented.
 //! clippy.toml forbids that type elsewhere, so no family can be missing in the list.
+//!
+//! Gauges are computed at the scrape from the state that they show, so none is older than the
+//! scrape. Series end with what they describe, above all with their watch.
 
 use std::sync::Arc;
 

@@ -27,6 +27,13 @@
 //! cannot replace the suppression of own writes: that run would not wait for a token, because an
 //! event from the watch needs none.
 //!
+//! # Events
+//!
+//! One writer sends events in order and best-effort. It waits until fewer than 50 events arrive in
+//! a second, but at most 30 s and not with more than 10,000 waiting events, so that events do not
+//! slow down the burst that causes them. Up to 20,000 events may wait. A repetition of one of the
+//! last 4,096 events becomes a series.
+//!
 //! Architecture Invariant: only the applier sends a keyed controller's mutating requests, and all
 //! of them pass the client's fence.
 

@@ -6,6 +6,9 @@
 //! everybody ([`AllowedPaths`]). It does not define the checks, and it asks an [`AccessControl`]
 //! who may see everything else.
 //!
+//! Client certificates are verified for each request and not in the handshake, because the trusted
+//! CAs change while connections are open.
+//!
 //! Architecture Invariant: of our other crates, this one depends only on `portreeve_metrics`.
 //! Checks, routes and access control are passed in as values.
 //! Architecture Invariant: no process-wide state. The crypto provider is passed to rustls, and the

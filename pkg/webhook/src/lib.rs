@@ -16,6 +16,19 @@
 //!   `pkg/informer/src/reflect/conversion.rs`;
 //! - serving a version and withdrawing it: `cmd/kubectl-portreeve/src/migration/conversion.rs`.
 //!
+//! # Decisions
+//!
+//! - An object is never decoded as a whole. It stays text, and a function decodes the fields that
+//!   it reads, so no depth and no number of values is too much.
+//! - The memory for a body is reserved before it is read, because bodies that wait for their last
+//!   bytes would block each other.
+//! - Reviews of one namespace are answered one after the other (`lanes.rs`), so a tenant's reviews
+//!   delay nobody else's.
+//! - A listener that stops waits up to 5 s for the first request of a new connection, because a
+//!   client that has just connected does not repeat a call that fails.
+//! - A defaulting webhook is called for new objects only: a default for an update would replace
+//!   what somebody removes.
+//!
 //! Architecture Invariant: only `review.rs` knows `AdmissionReview`, and only `conversion.rs` knows
 //! `ConversionReview`. Both are pure.
 //! Architecture Invariant: a request has a time limit. The memory of all bodies and responses
