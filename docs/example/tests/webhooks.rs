@@ -23,7 +23,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_portreeve-example");
 const NAME: &str = "copies.example.dev";
 const KINDS: [&str; 2] = ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
-const DOCS: &str = include_str!("../../admission.md");
+const DOCS: &str = include_str!("../../webhook-operation.md");
 /// The names that the documentation uses, which differ in the test.
 const SERVICE: &str = "portreeve-webhook.portreeve-system.svc";
 const FOLDER: &str = "/etc/kubernetes/admission";
@@ -234,7 +234,7 @@ impl Fixture {
             ),
             ("connection refused", closed, NAME, &self.ca),
         ] {
-            ensure!(DOCS.contains(&format!("`{message}`")), "admission.md lacks {message:?}");
+            ensure!(DOCS.contains(&format!("`{message}`")), "webhook-operation.md lacks {message:?}");
             let url = format!("https://localhost:{port}/validate/{name}");
             let (params, configuration) = (PatchParams::apply("test").force(), Patch::Apply(failing(&url, ca)));
             configurations.patch("failing", &params, &configuration).await?;

@@ -18,7 +18,7 @@ use crate::webhook::Endpoint;
 const AT_ONCE: usize = 2;
 /// The pause between two measured requests.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The most schedules that are checked in one object, as in docs/admission.md.
+/// The most schedules that are checked in one object, as in docs/webhook-operation.md.
 const SCHEDULES: usize = 32;
 /// Near the limit of etcd for one object.
 const LARGE: usize = 1_400_000;

@@ -97,12 +97,12 @@ pub(crate) enum Command {
         #[command(flatten)]
         election: portreeve_leader::Args,
         /// What the apiserver does with such a write. To disable a fence, set Audit and do not
-        /// delete the policy; see docs/deploying.md
+        /// delete the policy; see docs/fence.md
         #[arg(long, value_enum, default_value = "Deny")]
         action: Action,
     },
     /// Print an admission policy that lets the fence be deleted and created again. Apply it before
-    /// the fence, and do not delete it; see docs/deploying.md
+    /// the fence, and do not delete it; see docs/fence.md
     FenceAnchor {
         #[command(flatten)]
         account: Account,
@@ -117,7 +117,7 @@ pub(crate) enum Command {
         election: portreeve_leader::Args,
     },
     /// Print the configurations of the controllers' admission webhooks, and the role for their
-    /// parameters. --tls-ca-bundles or cert-manager sets their caBundle; see docs/admission.md
+    /// parameters. --tls-ca-bundles or cert-manager sets their caBundle; see docs/webhooks.md
     Webhooks {
         #[command(flatten)]
         controllers: ControllerFilter,

@@ -16,8 +16,8 @@ use crate::{
     SharedContext,
 };
 
-/// How long rejections must continue before they are reported. The longest delay of the fence that
-/// docs/deploying.md reports is 168 ms.
+/// How long rejections must continue before they are reported. The fence follows the Lease within
+/// far less.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long a rejection counts. A rejected write is retried after 30 s at most, unless the retry
 /// budget holds it, and then other retries are sent. So without a newer rejection nothing is left
@@ -143,7 +143,7 @@ impl Monitored {
             controller,
             lease = %self.lease.key,
             err = error_chain(error),
-            "rejected by the apiserver's fence although this replica leads; docs/deploying.md lists the causes"
+            "rejected by the apiserver's fence although this replica leads; docs/fence.md lists the causes"
         );
         let Some(lease) = self.lease.target() else { return };
         let note = EventContent::warning(
@@ -151,7 +151,7 @@ impl Monitored {
             "Write",
             format!(
                 "The apiserver's fence rejects the writes of {controller} although the replica holds this Lease; \
-                 docs/deploying.md lists the causes."
+                 docs/fence.md lists the causes."
             ),
         );
         self.events.send(controller, &lease, &note);
@@ -164,7 +164,7 @@ impl Monitored {
             state: age.map_or(ReadinessStatus::Ok, |age| {
                 ReadinessStatus::Failed(format!(
                     "the apiserver's fence has rejected every write for {} s although this replica holds Lease {}; \
-                     docs/deploying.md lists the causes",
+                     docs/fence.md lists the causes",
                     age.as_secs(),
                     self.lease.key
                 ))

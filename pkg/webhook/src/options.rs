@@ -22,7 +22,7 @@ pub struct Args {
     pub webhook_port: u16,
 
     /// File with the CAs of the apiserver's client certificate. If set, only requests with such a
-    /// certificate are served. docs/admission.md says how the apiserver presents one.
+    /// certificate are served. docs/webhook-operation.md says how the apiserver presents one.
     #[arg(long, value_name = "FILE", requires = "webhook_port")]
     pub webhook_client_ca_file: Option<PathBuf>,
 

@@ -297,7 +297,7 @@ async fn cert_manager_sets_the_bundles_and_calls_continue_over_a_renewal() -> Re
     Ok(())
 }
 
-/// docs/deploying.md describes what happens when the issuer has a new CA.
+/// docs/webhooks.md describes what happens when the issuer has a new CA.
 #[tokio::test]
 async fn a_new_ca_of_the_issuer_is_trusted_once_cert_manager_has_added_it() -> Result<()> {
     let installation = Installation::new().await?;

@@ -1,4 +1,4 @@
-//! What docs/deploying.md says about removing an installation.
+//! What docs/deploying.md and docs/webhooks.md say about removing an installation and its webhooks.
 
 use std::process::Command;
 
@@ -10,13 +10,14 @@ use serde_json::json;
 use super::{kustomization, webhooks::with_components};
 use crate::fixtures::{daemon::printed, manifests, repository::root};
 
-const PAGE: &str = include_str!("../../../../docs/deploying.md");
+const DEPLOYING: &str = include_str!("../../../../docs/deploying.md");
+const WEBHOOKS: &str = include_str!("../../../../docs/webhooks.md");
 /// The line of the overlays that adds the definitions.
 const LINE: &str = "- ../../../crds";
 
 #[test]
 fn the_definitions_are_one_line_of_each_overlay() -> Result<()> {
-    ensure!(PAGE.contains(&format!("`{LINE}`")));
+    ensure!(DEPLOYING.contains(&format!("`{LINE}`")));
     let copy = tempfile::tempdir()?;
     let deploy = root().join("deploy");
     let copied = Command::new("cp").arg("-R").args([&*deploy, copy.path()]).status()?;
@@ -37,7 +38,7 @@ fn the_definitions_are_one_line_of_each_overlay() -> Result<()> {
 #[test]
 fn the_commands_name_what_the_component_leaves_over() -> Result<()> {
     for role in ["portreeve:webhooks", "portreeve:ca-bundles"] {
-        ensure!(PAGE.contains(role), "the page lacks {role}");
+        ensure!(WEBHOOKS.contains(role), "the page lacks {role}");
         let (with, without) = (with_components("'{deploy}/webhooks'")?, with_components("")?);
         for kind in ["ClusterRole", "ClusterRoleBinding"] {
             let key = format!("{kind} {role}");
@@ -70,7 +71,7 @@ async fn a_server_side_apply_cannot_remove_a_webhook_with_a_bundle() -> Result<(
     configuration["webhooks"] = json!([]);
     let removed = manifests::apply(&client, &configuration, None, &force).await;
     let error = format!("{:#}", removed.err().context("the webhook was removed")?);
-    let message = PAGE
+    let message = WEBHOOKS
         .split('`')
         .find(|text| text.starts_with("webhooks[0]."))
         .context("no message")?;

@@ -96,7 +96,7 @@ fn the_component_and_the_chart_have_the_configurations_that_the_binary_prints() 
 /// kubectl creates the configurations last: until then, the apiserver calls no webhook.
 #[test]
 fn the_documented_lines_switch_the_component_on() -> Result<()> {
-    let page = include_str!("../../../../docs/deploying.md");
+    let page = include_str!("../../../../docs/webhooks.md");
     ensure!(page.contains("```yaml\ncomponents:\n- ../../../webhooks\n```"));
     let copy = tempfile::tempdir()?;
     let copied = Command::new("cp")

@@ -20,7 +20,7 @@ fn promtool_accepts_the_rules_and_their_unit_tests_pass() -> Result<()> {
 
 #[test]
 fn promtool_accepts_the_expression_for_the_apiserver() -> Result<()> {
-    let page = include_str!("../../../../docs/admission.md");
+    let page = include_str!("../../../../docs/webhook-operation.md");
     let lines: Vec<_> = page.lines().filter(|line| line.ends_with(" > 0")).collect();
     ensure!(lines.len() == 1, "{lines:?}");
     let rules = lines.iter().map(|line| json!({"alert": "A", "expr": line}));
