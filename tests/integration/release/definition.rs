@@ -1,4 +1,4 @@
-//! v2 with the definition of deploy/, which can be applied again as docs/upgrading.md says.
+//! v2 with the definition of deploy/, which can be applied again as docs/upgrading-gitops.md says.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -19,11 +19,11 @@ use crate::{
 };
 
 const DEFINITION: &str = "customresourcedefinitions/crontabs.stable.example.com";
-const PAGE: &str = include_str!("../../../docs/upgrading.md");
+const PAGE: &str = include_str!("../../../docs/upgrading-gitops.md");
 /// The two schedules of an object.
 const TWO: [(&str, &str); 2] = [("default", "@daily"), ("other", "@weekly")];
 
-/// Returns the patch of docs/upgrading.md, without the operations for a migration unless it is
+/// Returns the patch of docs/upgrading-gitops.md, without the operations for a migration unless it is
 /// done. The webhook is that of the daemon, because no Service works here.
 fn documented_patch(conversion: &Value, is_migrated: bool) -> Result<String> {
     let start = PAGE.find("```yaml\npatches:").context("the page has no patch")?;
