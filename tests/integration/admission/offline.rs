@@ -229,7 +229,10 @@ fn the_readme_shows_the_sample_of_v2() -> Result<()> {
 
 #[test]
 fn the_documented_crontabs_are_valid() -> Result<()> {
-    let page = include_str!("../../../docs/crontab.md");
+    let page = concat!(
+        include_str!("../../../docs/crontab.md"),
+        include_str!("../../../docs/crontab-versions.md")
+    );
     let blocks = page
         .split("```yaml\n")
         .skip(1)

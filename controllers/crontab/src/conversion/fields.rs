@@ -1,4 +1,4 @@
-//! The table of fields that have another place in v2. docs/crontab.md shows it.
+//! The table of fields that have another place in v2. docs/crontab-versions.md shows it.
 //!
 //! Architecture Invariant: pure.
 

@@ -356,10 +356,10 @@ fn the_docs_show_the_whole_table() {
     let spec = SPEC_FIELDS.iter().map(|field| row("spec", field));
     let status = STATUS_FIELDS.iter().map(|field| row("status", field));
     let table: String = spec.chain(status).collect();
-    let docs = include_str!("../../../../docs/crontab.md");
+    let docs = include_str!("../../../../docs/crontab-versions.md");
     assert!(
         docs.contains(&format!("| v1 | v2 |\n|---|---|\n{table}\n")),
-        "docs/crontab.md must contain:\n{table}"
+        "docs/crontab-versions.md must contain:\n{table}"
     );
     for dependency in v2_only::DEPENDENCIES {
         let path = dependency
@@ -368,7 +368,7 @@ fn the_docs_show_the_whole_table() {
             .replace("schedules.default", "schedules[default]");
         assert!(
             docs.contains(&format!("| `spec.{path}` | ")),
-            "docs/crontab.md must contain {path}"
+            "docs/crontab-versions.md must contain {path}"
         );
     }
 }
