@@ -200,7 +200,8 @@ async fn a_fence_that_is_switched_off_and_on_follows_the_lease() -> Result<()> {
     environment.ensure_fenced(&first, "the former leader").await
 }
 
-/// Prints the numbers to which docs/fence.md refers. Asserts none, since other tests load the machine.
+/// Prints the numbers to which docs/fence.md refers. Asserts none, since other tests load the
+/// machine.
 #[tokio::test]
 async fn measures_the_cost_of_the_fence() -> Result<()> {
     const ROUNDS: usize = 4;

@@ -1,8 +1,9 @@
 //! Rules of this repository that the compiler does not check: dependencies between crates and
-//! modules, pure modules, single versions, names and files.
+//! modules, pure modules, single versions, names, files and documents.
 
 mod crates;
 mod cycles;
+mod docs;
 mod files;
 mod includes;
 mod leases;

@@ -234,7 +234,10 @@ impl Fixture {
             ),
             ("connection refused", closed, NAME, &self.ca),
         ] {
-            ensure!(DOCS.contains(&format!("`{message}`")), "webhook-operation.md lacks {message:?}");
+            ensure!(
+                DOCS.contains(&format!("`{message}`")),
+                "webhook-operation.md lacks {message:?}"
+            );
             let url = format!("https://localhost:{port}/validate/{name}");
             let (params, configuration) = (PatchParams::apply("test").force(), Patch::Apply(failing(&url, ca)));
             configurations.patch("failing", &params, &configuration).await?;

@@ -23,8 +23,8 @@ const PAGE: &str = include_str!("../../../docs/upgrading-gitops.md");
 /// The two schedules of an object.
 const TWO: [(&str, &str); 2] = [("default", "@daily"), ("other", "@weekly")];
 
-/// Returns the patch of docs/upgrading-gitops.md, without the operations for a migration unless it is
-/// done. The webhook is that of the daemon, because no Service works here.
+/// Returns the patch of docs/upgrading-gitops.md, without the operations for a migration unless it
+/// is done. The webhook is that of the daemon, because no Service works here.
 fn documented_patch(conversion: &Value, is_migrated: bool) -> Result<String> {
     let start = PAGE.find("```yaml\npatches:").context("the page has no patch")?;
     let (block, _) = PAGE[start..]
