@@ -23,7 +23,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_portreeve-example");
 const NAME: &str = "copies.example.dev";
 const KINDS: [&str; 2] = ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
-const DOCS: &str = include_str!("../../webhook-operation.md");
+const DOCS: &str = include_str!("../../admission.md");
+const OPERATION: &str = include_str!("../../webhook-operation.md");
 /// The names that the documentation uses, which differ in the test.
 const SERVICE: &str = "portreeve-webhook.portreeve-system.svc";
 const FOLDER: &str = "/etc/kubernetes/admission";
@@ -118,7 +119,7 @@ fn a_binary_of_its_own_has_names_of_its_own() -> Result<()> {
 
 /// Returns the YAML block of the documentation that contains a text.
 fn documented(part: &str) -> Result<String> {
-    let mut blocks = DOCS.split("```yaml\n").skip(1);
+    let mut blocks = OPERATION.split("```yaml\n").skip(1);
     let block = blocks.find_map(|block| block.split("```").next().filter(|block| block.contains(part)));
     Ok(block
         .with_context(|| format!("no YAML block contains {part}"))?
@@ -235,7 +236,7 @@ impl Fixture {
             ("connection refused", closed, NAME, &self.ca),
         ] {
             ensure!(
-                DOCS.contains(&format!("`{message}`")),
+                OPERATION.contains(&format!("`{message}`")),
                 "webhook-operation.md lacks {message:?}"
             );
             let url = format!("https://localhost:{port}/validate/{name}");
