@@ -60,6 +60,7 @@ pub(crate) const AUTOSCALERS_AND_COLLECTOR: &[Descriptor] = &[
     }),
     Descriptor {
         on_by_default: true,
+        in_testenv: false,
         ..portreeve_garbagecollector::DESCRIPTOR
     },
 ];
@@ -89,6 +90,7 @@ pub(crate) const fn descriptor(name: &'static str, flags: fn() -> Vec<clap::Arg>
         log_target: module_path!(),
         aliases: &[],
         on_by_default: true,
+        in_testenv: false,
         crds: &[],
         policies: &[],
         rules: &[],

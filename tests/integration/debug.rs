@@ -30,6 +30,7 @@ const DEBUG_PAGES_CONTROLLER: &[Descriptor] = &[Descriptor {
     log_target: module_path!(),
     aliases: &[],
     on_by_default: true,
+    in_testenv: false,
     crds: &[],
     policies: &[],
     rules: &[],

@@ -82,6 +82,7 @@ pub const CRONTAB: Descriptor = Descriptor {
     log_target: module_path!(),
     aliases: &["crontab"],
     on_by_default: true,
+    in_testenv: false,
     crds: &[include_str!("../crds.yaml")],
     policies: &[
         include_str!("../policies/limits.yaml"),
@@ -123,6 +124,7 @@ pub const CRONJOB: Descriptor = Descriptor {
     aliases: &["cronjob"],
     // Most clusters run kube-controller-manager, which already has this controller.
     on_by_default: false,
+    in_testenv: true,
     crds: &[],
     policies: &[],
     rules: &[

@@ -56,6 +56,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     log_target: module_path!(),
     aliases: &["foo"],
     on_by_default: true,
+    in_testenv: false,
     crds: &[include_str!("../crds.yaml")],
     policies: &[],
     rules: &[

@@ -41,6 +41,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     aliases: &["garbagecollector"],
     // Most clusters already run a garbage collector.
     on_by_default: false,
+    in_testenv: true,
     crds: &[],
     policies: &[],
     rules: &[Rule {

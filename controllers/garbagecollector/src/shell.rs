@@ -7,6 +7,7 @@
 //! Architecture Invariant: only [`requests`] sends mutating requests, through the client that the
 //! fence guards.
 
+mod activity;
 mod breaker;
 mod coalescer;
 mod decision_log;
@@ -193,6 +194,7 @@ impl Collector {
         watching.spawn(Monitors::new(Arc::clone(&ctx), discovery, watches).run());
         Ok(Registrations {
             queue_health_checkers: ctx.queue_health_checkers().into(),
+            activity_checkers: vec![ctx.activity_checker()],
             debug_pages: pages::all(&ctx),
             readiness_checkers: vec![
                 pages::readiness_checks(&ctx),

@@ -38,6 +38,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     aliases: &["namespace"],
     // Most clusters run kube-controller-manager, which already has this controller.
     on_by_default: false,
+    in_testenv: true,
     crds: &[],
     policies: &[],
     // Those of kube-controller-manager's controller, which also gets every resource.

@@ -22,8 +22,9 @@ use portreeve_informer::{
     Cause, Change, Delta, Discovery, Informer, MetadataOnly, ServedResources, Subscription, Watch,
 };
 use portreeve_reconcile::{
-    Applier, BuildError, Clock, Context, Controller, ControllerFailure, ControllerMetrics, Events, FenceMonitor,
-    QueueHealthChecker, Registrations, Shutdown, held_retries_checker, reconcile_span, retry_after_outages,
+    Activity, ActivityChecker, Applier, BuildError, Clock, Context, Controller, ControllerFailure, ControllerMetrics,
+    Events, FenceMonitor, QueueHealthChecker, Registrations, Shutdown, held_retries_checker, reconcile_span,
+    retry_after_outages,
 };
 use portreeve_workqueue::{Lane, Queue, Work, flow_of};
 use tokio::{
@@ -142,6 +143,7 @@ pub(crate) fn build_controller(inputs: &Context<'_>, settings: Settings) -> Resu
     });
     Ok(Registrations {
         queue_health_checkers: vec![QueueHealthChecker::of(name, QUEUE, queue.clone(), ToString::to_string)],
+        activity_checkers: vec![activity_checker(&ctx)],
         debug_pages: vec![pages::explain(&ctx)],
         readiness_checkers: vec![
             pages::readiness_checker(&ctx),
@@ -153,6 +155,23 @@ pub(crate) fn build_controller(inputs: &Context<'_>, settings: Settings) -> Resu
             _namespaces: namespaces,
             _subscription: subscription,
         }),
+    })
+}
+
+/// Returns the checker of what the controller has to do.
+fn activity_checker(ctx: &Arc<NamespaceContext>) -> ActivityChecker {
+    let weak = Arc::downgrade(ctx);
+    ActivityChecker::new(ctx.name, move || {
+        let Some(ctx) = weak.upgrade() else {
+            return Activity::default();
+        };
+        let mut activity = Activity {
+            is_running: ctx.term_began.get().is_some(),
+            served: ctx.served.borrow().clone(),
+            ..Activity::default()
+        };
+        activity.add_queue(QUEUE, &ctx.queue, ToString::to_string);
+        activity
     })
 }
 

@@ -83,6 +83,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     log_target: module_path!(),
     aliases: &["serving-certificate"],
     on_by_default: false,
+    in_testenv: false,
     crds: &[],
     policies: &[],
     rules: &[],

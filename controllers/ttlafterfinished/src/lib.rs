@@ -27,6 +27,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     aliases: &["ttl-after-finished"],
     // Most clusters run kube-controller-manager, which already has this controller.
     on_by_default: false,
+    in_testenv: true,
     // Jobs are built into Kubernetes.
     crds: &[],
     policies: &[],

@@ -21,6 +21,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     log_target: module_path!(),
     aliases: &["copy"],
     on_by_default: true,
+    in_testenv: false,
     crds: &[],
     policies: &[],
     rules: &[Rule {

@@ -157,6 +157,16 @@ impl Factory {
         self.0.crds.get().inspect(|reader| reader.relist());
     }
 
+    /// Returns the client and the page size for lists.
+    pub(crate) fn lister(&self) -> (Client, u32) {
+        (self.0.client.clone(), self.0.informer_config.page_size)
+    }
+
+    /// Returns the existing watches.
+    pub(crate) fn live_watches(&self) -> Vec<Arc<SharedWatch>> {
+        self.0.live_watches()
+    }
+
     /// Returns the configuration of the informers.
     pub fn informer_config(&self) -> &InformerConfig {
         &self.0.informer_config

@@ -37,6 +37,7 @@
 //! number of distinct objects and keys, not by the number of events.
 
 mod backoff;
+mod comparison;
 mod discovery;
 mod explain;
 mod factory;
@@ -56,6 +57,7 @@ mod store;
 mod watch;
 mod watch_trust;
 
+pub use comparison::{Comparison, Lag, TerminatingObject};
 pub use discovery::{Discovery, ServedResources, Verb};
 pub use explain::decode_part;
 pub use factory::{Factory, InformerConfig, SharedWatches};

@@ -125,10 +125,23 @@ pub(crate) enum RawEvent<'a> {
     Listed(&'a RawValue),
     /// The list is complete.
     Synced,
-    /// An object was added or changed.
+    /// An object was added.
+    Added(&'a RawValue),
+    /// An object was changed.
     Applied(&'a RawValue),
     /// An object was deleted.
     Deleted(&'a RawValue),
+}
+
+impl RawEvent<'_> {
+    /// Returns by how much a change that a watch reports changes the number of objects.
+    pub(crate) fn count_change(&self) -> i64 {
+        match self {
+            Self::Added(_) => 1,
+            Self::Deleted(_) => -1,
+            Self::Relisting | Self::Listed(_) | Self::Synced | Self::Applied(_) => 0,
+        }
+    }
 }
 
 /// A line of a watch.
@@ -150,7 +163,8 @@ pub(crate) fn read_line(line: &[u8]) -> Result<WatchMessage<'_>, JsonError> {
 fn parse_line(line: &[u8]) -> Result<WatchMessage<'_>, serde_json::Error> {
     let Line { type_, object } = serde_json::from_slice(line)?;
     match type_ {
-        "ADDED" | "MODIFIED" => Ok(WatchMessage::Event(RawEvent::Applied(object))),
+        "ADDED" => Ok(WatchMessage::Event(RawEvent::Added(object))),
+        "MODIFIED" => Ok(WatchMessage::Event(RawEvent::Applied(object))),
         "DELETED" => Ok(WatchMessage::Event(RawEvent::Deleted(object))),
         "BOOKMARK" => {
             let Named { metadata } = serde_json::from_str(object.get())?;
@@ -172,7 +186,7 @@ pub(crate) fn decode<T: WatchedObject>(event: RawEvent<'_>) -> (Event<T>, Option
         RawEvent::Relisting => return (Event::Relisting, None),
         RawEvent::Synced => return (Event::Synced, None),
         RawEvent::Listed(raw) => return (decode_object(raw).map_or_else(Undecodable::event, Event::Listed), None),
-        RawEvent::Applied(raw) => (raw, false),
+        RawEvent::Added(raw) | RawEvent::Applied(raw) => (raw, false),
         RawEvent::Deleted(raw) => (raw, true),
     };
     match decode_object::<T>(raw) {

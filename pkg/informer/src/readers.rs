@@ -252,6 +252,12 @@ impl Readers {
         readers.iter().filter(|reader| reader.is_required()).cloned().collect()
     }
 
+    /// Returns whether every reader has received a complete list and every change since then.
+    pub(crate) fn all_listed(&self) -> bool {
+        let readers = self.readers.lock();
+        readers.iter().all(|reader| reader.is_listed.load(Ordering::Relaxed))
+    }
+
     fn has_unlisted(&self) -> bool {
         let readers = self.readers.lock();
         let mut waiting = readers

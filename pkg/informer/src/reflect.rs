@@ -159,6 +159,7 @@ impl Reflector {
         self.relist_at = None;
         let mut next: Option<String> = None;
         let mut content = DefaultHasher::new();
+        let mut objects = 0;
         loop {
             let bytes = self.page(is_paged, next.as_deref()).await?;
             let page = Page::read(&bytes).map_err(Error::Decode)?;
@@ -167,6 +168,7 @@ impl Reflector {
             }
             for raw in page.items.into_iter().flatten() {
                 content.write(raw.get().as_bytes());
+                objects += 1;
                 self.active.apply(RawEvent::Listed(raw));
             }
             if self.active.all_have_panicked() {
@@ -179,6 +181,7 @@ impl Reflector {
             if next.is_none() {
                 let version = page.metadata.resource_version.unwrap_or_default();
                 self.active.complete(self.term, &version);
+                self.config.reporter.set_objects(objects);
                 self.config.record_version(&version);
                 self.schedule_relist_after_panic()?;
                 self.has_listed = true;
@@ -334,6 +337,7 @@ impl Reflector {
             WatchMessage::Event(event) => {
                 let began = Instant::now();
                 let version = self.active.apply(event);
+                self.config.reporter.change_objects(event.count_change());
                 self.config.reporter.observe_processing(began.elapsed());
                 version
             }
@@ -356,6 +360,7 @@ impl Reflector {
         {
             tracing::info!("removing all objects because their definition was deleted");
             self.active.remove_all(self.term);
+            self.config.reporter.set_objects(0);
             // After a panic, restore the flag, so that the next 404 tries again.
             if self.active.has_panicked_reader() {
                 self.config.crd_signal.definition_deleted.store(true, Ordering::Relaxed);

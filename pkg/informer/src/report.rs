@@ -76,6 +76,8 @@ pub(crate) struct WatchStatus {
     pub(crate) conversion: Option<Result<(), ConversionFailure>>,
     pub(crate) reconnects: Reconnects,
     pub(crate) resource_version: Option<u64>,
+    /// The number of objects of the last complete list and the changes since then.
+    pub(crate) objects: i64,
 }
 
 impl StatusReporter {
@@ -115,6 +117,17 @@ impl StatusReporter {
         };
         let last = self.status.lock().resource_version.replace(version);
         last.is_some_and(|last| version < last)
+    }
+
+    /// Records the number of objects of a complete list. Call it before the version of the list is
+    /// recorded, so that the recorded version is never newer than the number.
+    pub(crate) fn set_objects(&self, objects: usize) {
+        self.status.lock().objects = i64::try_from(objects).unwrap_or(i64::MAX);
+    }
+
+    /// Records by how much a change has changed the number of objects, before its version.
+    pub(crate) fn change_objects(&self, change: i64) {
+        self.status.lock().objects += change;
     }
 
     pub(crate) fn count_relist(&self, reason: RelistReason) {

@@ -77,6 +77,13 @@ impl SharedWatch {
         }
     }
 
+    /// Returns why a handler of an informer has missed changes, if one has.
+    pub(crate) fn missed(&self) -> Option<String> {
+        let required = self.readers.required();
+        let mut failures = required.iter().filter_map(|reader| reader.state()?.failure);
+        failures.next().map(|failure| failure.message)
+    }
+
     /// Returns the state of the watch, or `None` if only optional readers use it.
     pub(crate) fn report(&self) -> Option<Report> {
         let required = self.readers.required();

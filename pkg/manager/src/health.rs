@@ -18,7 +18,9 @@ use std::{
 use parking_lot::RwLock;
 use portreeve_informer::{Factory, Report};
 use portreeve_leader::{Election, HealthError, Heartbeat};
-use portreeve_reconcile::{DebugPage, QueueHealthChecker, ReadinessCheck, ReadinessChecker, ReadinessStatus};
+use portreeve_reconcile::{
+    ActivityChecker, DebugPage, QueueHealthChecker, ReadinessCheck, ReadinessChecker, ReadinessStatus,
+};
 use portreeve_serving::{Check, HealthCheckers, HealthStatus};
 use tokio::time::Instant;
 
@@ -41,6 +43,7 @@ pub(crate) struct ManagerState {
     pub(crate) elections: Vec<Election>,
     pub(crate) controllers: Vec<&'static str>,
     pub(crate) queue_health_checkers: Vec<QueueHealthChecker>,
+    pub(crate) activity_checkers: Vec<ActivityChecker>,
     pub(crate) readiness_checkers: Vec<ReadinessChecker>,
     pub(crate) debug_pages: Vec<DebugPage>,
 }

@@ -19,6 +19,7 @@ mod metrics;
 mod running_group;
 pub mod selection;
 mod settings;
+mod settling;
 
 use std::{sync::Arc, time::Duration};
 
@@ -44,6 +45,7 @@ pub use crate::{
     debug_pages::{DEBUG_PAGES_PATH, DebugPages},
     error::Error,
     settings::{ControllerGroup, Settings},
+    settling::{Outstanding, Settling},
 };
 
 /// The time limit for writing queued events at the end.
@@ -132,6 +134,11 @@ impl Manager {
     /// Returns the debug pages of the controllers. They stay up to date while the manager runs.
     pub fn pages(&self) -> DebugPages {
         DebugPages::of(&self.state)
+    }
+
+    /// Returns the check whether the controllers have anything left to do.
+    pub fn settling(&self) -> Settling {
+        Settling::new(&self.state, self.informers.clone(), self.client.clone())
     }
 
     /// Builds every controller without running it, so that the registry contains its metrics.

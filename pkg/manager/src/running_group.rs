@@ -51,6 +51,7 @@ impl RunningController {
         let Registrations {
             controller,
             queue_health_checkers,
+            activity_checkers,
             debug_pages,
             readiness_checkers,
         } = (descriptor.build)(ctx).map_err(|source| Error::Build {
@@ -60,6 +61,7 @@ impl RunningController {
         let mut state = manager.state.write();
         state.controllers.push(name);
         state.queue_health_checkers.extend(queue_health_checkers);
+        state.activity_checkers.extend(activity_checkers);
         state.debug_pages.extend(debug_pages);
         state.readiness_checkers.extend(readiness_checkers);
         let running = manager.metrics.running(name, manager.settings.program);

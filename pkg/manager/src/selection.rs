@@ -29,6 +29,13 @@ enum Item {
 #[derive(Debug, Eq, PartialEq)]
 pub struct UnknownNames(Vec<(String, Option<&'static str>)>);
 
+impl UnknownNames {
+    /// Returns the names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| &**name)
+    }
+}
+
 impl std::error::Error for UnknownNames {}
 
 impl fmt::Display for UnknownNames {

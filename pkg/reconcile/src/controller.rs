@@ -10,7 +10,8 @@ use portreeve_metrics::Registry;
 use portreeve_workqueue::RetryBudget;
 
 use crate::{
-    Clock, DebugPage, Events, GroupInformers, GroupLease, Metrics, QueueHealthChecker, ReadinessChecker, Shutdown,
+    ActivityChecker, Clock, DebugPage, Events, GroupInformers, GroupLease, Metrics, QueueHealthChecker,
+    ReadinessChecker, Shutdown,
 };
 
 /// The inputs for building one controller.
@@ -89,6 +90,8 @@ pub struct Registrations {
     pub controller: Box<dyn Controller>,
     /// The health checks of its queues.
     pub queue_health_checkers: Vec<QueueHealthChecker>,
+    /// Returns what it has to do; empty if it never has work that a test waits for.
+    pub activity_checkers: Vec<ActivityChecker>,
     /// The pages that it serves under `/debug/controllers/`.
     pub debug_pages: Vec<DebugPage>,
     /// The checks that it adds to `/readyz`.
@@ -101,6 +104,7 @@ impl Registrations {
         Self {
             controller: Box::new(controller),
             queue_health_checkers: Vec::new(),
+            activity_checkers: Vec::new(),
             debug_pages: Vec::new(),
             readiness_checkers: Vec::new(),
         }

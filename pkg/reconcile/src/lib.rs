@@ -37,6 +37,7 @@
 //! Architecture Invariant: only the applier sends a keyed controller's mutating requests, and all
 //! of them pass the client's fence.
 
+mod activity;
 pub mod admission;
 mod apply;
 mod clock;
@@ -61,6 +62,7 @@ mod runner;
 mod scripted;
 mod shutdown;
 
+pub use activity::{Activity, ActivityChecker};
 pub use apply::{Applied, Applier, EffectError};
 pub use clock::{Clock, SystemClock};
 pub use controller::{BuildError, Context, Controller, ControllerFailure, Registrations, SharedContext};

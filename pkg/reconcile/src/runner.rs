@@ -22,8 +22,9 @@ use self::{
     worker::{ReconcileResult, Worker},
 };
 use crate::{
-    Applier, BuildError, Context, Controller, ControllerFailure, ControllerMetrics, FenceMonitor, QueueHealthChecker,
-    Reconciler, Registrations, SharedContext, Shutdown, held_retries_checker, retry_after_outages,
+    Activity, ActivityChecker, Applier, BuildError, Context, Controller, ControllerFailure, ControllerMetrics,
+    FenceMonitor, QueueHealthChecker, Reconciler, Registrations, SharedContext, Shutdown, held_retries_checker,
+    retry_after_outages,
 };
 
 /// How long to wait for caches before logging it. The wait then continues.
@@ -212,8 +213,18 @@ impl<R: Reconciler> KeyedController<R> {
         let (name, queue) = (self.queue_name, self.queue.clone());
         self.shared.metrics.start_at_zero(self.name, &ReconcileResult::LABELS);
         let checker = QueueHealthChecker::of(self.name, name, queue.clone(), ObjectKey::to_string);
+        let (gate, working) = (Arc::clone(&self.gate), queue.clone());
+        let activity = ActivityChecker::new(self.name, move || {
+            let mut activity = Activity {
+                is_running: gate.is_open(),
+                ..Activity::default()
+            };
+            activity.add_queue(name, &working, ObjectKey::to_string);
+            activity
+        });
         Registrations {
             queue_health_checkers: vec![checker],
+            activity_checkers: vec![activity],
             readiness_checkers: vec![
                 self.applier.fence_monitor.readiness_checker(),
                 held_retries_checker(name, queue),

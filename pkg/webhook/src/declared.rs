@@ -71,6 +71,7 @@ mod tests {
             log_target: module_path!(),
             aliases: &[],
             on_by_default: true,
+            in_testenv: false,
             crds: &[],
             policies: &[],
             rules: &[],

@@ -18,6 +18,7 @@
 //! also has a requested time is in the delayed keys too. So memory is bounded by distinct keys, not
 //! by calls, and no failure counter outlives its key.
 
+mod activity;
 mod held_retries;
 mod item;
 #[cfg(test)]
@@ -44,6 +45,7 @@ use std::{
 use tokio::time::Instant;
 
 pub use self::{
+    activity::QueueActivity,
     held_retries::{Flow, flow_of},
     outcome::Outcome,
     progress::Progress,
@@ -129,6 +131,7 @@ pub(crate) struct Core<K> {
     running: BTreeMap<Ticket, K>,
     tracker: ProgressTracker,
     retried: u64,
+    taken: u64,
     closed: bool,
 }
 
@@ -142,6 +145,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
             running: BTreeMap::new(),
             tracker: ProgressTracker::default(),
             retried: 0,
+            taken: 0,
             closed: false,
         }
     }
@@ -234,6 +238,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
             outage_ended: false,
         };
         self.running.insert(ticket, key);
+        self.taken += 1;
         self.tracker.taken(now);
         Take::Run(run)
     }

@@ -31,7 +31,7 @@ use self::{
     sync::{Mutex, Notify, jitter, now, timeout_at},
 };
 pub use self::{
-    core::{Flow, Lane, Outcome, Progress, QueueSnapshot, RetryBudget, flow_of},
+    core::{Flow, Lane, Outcome, Progress, QueueActivity, QueueSnapshot, RetryBudget, flow_of},
     metrics::{Metrics, UnqueuedWork},
 };
 
@@ -190,6 +190,11 @@ impl<K: Key> Queue<K> {
     /// Returns the current state of the queue, for gauges and tests.
     pub fn observe(&self) -> QueueSnapshot {
         self.shared.with(Core::observe)
+    }
+
+    /// Returns what the queue has to do, and what waits for its time. Linear in the number of keys.
+    pub fn activity(&self) -> QueueActivity<K> {
+        self.shared.with(Core::activity)
     }
 
     /// Returns whether and how the queue makes progress, for health checks.

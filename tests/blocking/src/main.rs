@@ -19,6 +19,7 @@ const BLOCKING: Descriptor = Descriptor {
     log_target: module_path!(),
     aliases: &[],
     on_by_default: true,
+    in_testenv: false,
     crds: &[],
     policies: &[],
     rules: &[],

@@ -38,6 +38,7 @@ const ANNOTATION_CONTROLLER: &[Descriptor] = &[Descriptor {
     log_target: module_path!(),
     aliases: &[],
     on_by_default: true,
+    in_testenv: false,
     crds: &[],
     policies: &[],
     rules: &[],

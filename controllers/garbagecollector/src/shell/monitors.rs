@@ -1,7 +1,7 @@
 //! The watches: one for each served resource that can be collected.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     fmt,
     sync::{
         Arc,
@@ -258,10 +258,9 @@ impl Monitors {
                 );
             }
         }
-        let wanted = served
-            .preferred(VERBS)
-            .filter(|resource| !ignored.contains(&resource_name(resource)));
-        let wanted: HashMap<_, _> = wanted.map(|resource| (id(resource), resource)).collect();
+        let wanted: HashMap<_, _> = collectable(served, ignored)
+            .map(|resource| (id(resource), resource))
+            .collect();
         let gone: Vec<_> = self
             .running
             .iter()
@@ -355,6 +354,15 @@ impl Monitors {
             self.ctx.retry_unknown();
         }
     }
+}
+
+/// Returns the served resources that are collected.
+pub(super) fn collectable<'a>(
+    served: &'a ServedResources,
+    ignored: &HashSet<String>,
+) -> impl Iterator<Item = &'a Resource> {
+    let all = served.preferred(VERBS);
+    all.filter(|resource| !ignored.contains(&resource_name(resource)))
 }
 
 /// Returns whether the resource is served in this version.

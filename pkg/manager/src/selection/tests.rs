@@ -13,6 +13,7 @@ const fn controller(name: &'static str, aliases: &'static [&'static str], on_by_
         log_target: module_path!(),
         aliases,
         on_by_default,
+        in_testenv: false,
         crds: &[],
         policies: &[],
         rules: &[],

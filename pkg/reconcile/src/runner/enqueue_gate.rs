@@ -69,6 +69,11 @@ impl EnqueueGate {
         None
     }
 
+    /// Returns whether keys pass.
+    pub(super) fn is_open(&self) -> bool {
+        self.held.lock().is_none()
+    }
+
     /// Queues the held keys, and lets all later keys pass.
     pub(super) fn open(&self) {
         let held = self.held.lock().take();
@@ -101,7 +106,9 @@ mod tests {
             gate.add(key(number), Lane::Urgent);
         }
         assert_eq!(queue.observe().ready, 0);
+        assert!(!gate.is_open());
         gate.open();
+        assert!(gate.is_open());
         assert_eq!(queue.observe().ready, 2);
         gate.add(key(3), Lane::Urgent);
         assert_eq!(queue.observe().ready, 3);
