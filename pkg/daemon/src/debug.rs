@@ -38,9 +38,14 @@ const PATHS: [&str; 9] = [
 /// The longest body of a request, which is a log level.
 const LONGEST_BODY: usize = 64;
 
+/// Returns the routes of the debug pages and of the pages about the process.
+pub(crate) fn all(pages: DebugPages, config: &Config) -> Router {
+    routes(pages).merge(about_the_process(config))
+}
+
 /// Returns the routes of `/debug/controllers`, which lists the debug pages, and of the pages below
 /// it.
-pub(crate) fn routes(pages: DebugPages) -> Router {
+fn routes(pages: DebugPages) -> Router {
     let index = async |State(pages): State<DebugPages>| http_response(DebugResponse::text(pages.index()));
     let page =
         async |State(pages): State<DebugPages>, Path((controller, path)): Path<(String, String)>, Query(pairs)| {
@@ -59,7 +64,7 @@ pub(crate) fn routes(pages: DebugPages) -> Router {
 
 /// Returns the routes of `/configz`, `/flagz`, `/statusz`, `/debug/flags/v` and
 /// `/debug/pprof/profile`.
-pub(crate) fn about_the_process(config: &Config) -> Router {
+fn about_the_process(config: &Config) -> Router {
     let gates = &config.options.manager.feature_gates;
     let pages = ZPages {
         component: "portreeve",

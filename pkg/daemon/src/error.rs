@@ -6,6 +6,7 @@ use crate::{
     config::FileLocation,
     manifests::Error as ManifestError,
     options::{Config, UsageError},
+    testenv::Error as TestenvError,
 };
 
 /// The reason why the daemon ended without a stop request.
@@ -100,6 +101,12 @@ pub enum Error {
         "`portreeve {0}` is now `kubectl portreeve {0}`: install it with `cargo install --path cmd/kubectl-portreeve`"
     )]
     Moved(&'static str),
+    /// `portreeve testenv` cannot run.
+    #[error(transparent)]
+    Testenv(TestenvError),
+    /// The flags of `portreeve testenv` are invalid for its controllers.
+    #[error("failed to use the flags of testenv")]
+    TestenvFlags(#[source] UsageError),
     /// A manifest cannot be generated.
     #[error("failed to generate a manifest")]
     Manifest(#[source] ManifestError),

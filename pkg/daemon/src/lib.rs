@@ -19,6 +19,7 @@ mod profile;
 mod run;
 mod serving;
 mod serving_certificate;
+mod testenv;
 mod webhooks;
 
 pub use command::main;
@@ -27,3 +28,4 @@ pub use error::Error;
 pub use manifests::Error as ManifestError;
 pub use options::{Config, Options, UsageError};
 pub use run::run;
+pub use testenv::Error as TestenvError;

@@ -19,6 +19,7 @@ use crate::{
     feature_gates::FeatureGate,
     logging::Format,
     manifests::{Account, Action},
+    testenv,
 };
 
 /// A controller manager for Kubernetes: one binary that runs controllers with leader election,
@@ -124,6 +125,9 @@ pub(crate) enum Command {
         #[command(flatten)]
         account: Account,
     },
+    /// Run the controllers that a control plane for tests lacks, until standard input is closed or
+    /// SIGTERM; see docs/testing.md
+    Testenv(testenv::Args),
     /// Print the keys of the --config file, in the form of docs/configuration.md
     ConfigReference,
     /// Print the families of metrics, in the form of docs/metrics.md
@@ -393,7 +397,7 @@ pub(crate) fn command(known: &[Descriptor]) -> clap::Command {
         let flags = (descriptor.flags)();
         command = command.args(flags.into_iter().map(|flag| flag.help_heading(descriptor.name)));
     }
-    command
+    testenv::with_flags(command, known)
 }
 
 pub(crate) fn enabled(items: &[String], known: &[Descriptor]) -> Result<Vec<Descriptor>, UnknownNames> {

@@ -11,6 +11,7 @@ use portreeve_serving::SecretArgs;
 use tokio::{
     runtime,
     signal::unix::{Signal, SignalKind, signal},
+    time::sleep,
 };
 use tracing_appender::non_blocking::WorkerGuard;
 
@@ -19,16 +20,21 @@ use crate::{
     error::Error,
     leader_election, logging, metrics, open_files,
     options::{Config, Options},
-    serving,
+    serving, testenv,
 };
 
-/// Runs until a signal arrives. The second signal ends the process immediately.
+/// How long `portreeve testenv` may take to stop. It has no Lease to release, so it then exits.
+const TESTENV_STOP_LIMIT: Duration = Duration::from_millis(800);
+
+/// Runs until a signal arrives, or with `testenv` also until standard input is closed. The second
+/// signal ends the process immediately.
 ///
 /// This thread only waits, and other threads do the work. So a second signal, and leader election
 /// that has given up, end the process even when a worker thread is blocked.
-pub(crate) fn until_signal(
+pub(crate) fn until_ended(
     config: Config,
-    known: &'static [Descriptor],
+    known: Vec<Descriptor>,
+    testenv: Option<testenv::Settings>,
     log: &mut Option<WorkerGuard>,
 ) -> Result<(), Error> {
     *log = Some(logging::init(
@@ -49,38 +55,58 @@ pub(crate) fn until_signal(
         .enable_all()
         .build()
         .map_err(system("the worker runtime"))?;
+    let is_testenv = testenv.is_some();
     let result = signal_runtime.map_err(system("the signal runtime"))?.block_on(async {
         let stop = Shutdown::new();
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(system("the SIGINT handler"))?;
-        let mut terminate = signal(SignalKind::terminate()).map_err(system("the SIGTERM handler"))?;
-        let stop_on_signal = stop.clone();
-        let signals = async move {
-            let name = next_signal(&mut interrupt, &mut terminate).await;
-            tracing::info!(
-                signal = name,
-                "received signal, shutting down; a second signal ends the process immediately"
-            );
-            stop_on_signal.request();
-            let name = next_signal(&mut interrupt, &mut terminate).await;
-            tracing::warn!(signal = name, "received second signal, exiting");
-        };
+        let interrupt = signal(SignalKind::interrupt()).map_err(system("the SIGINT handler"))?;
+        let terminate = signal(SignalKind::terminate()).map_err(system("the SIGTERM handler"))?;
+        let signals = stop_on_signal(interrupt, terminate, stop.clone(), is_testenv);
         let heartbeat = Heartbeat::default();
         let worker = heartbeat.clone();
         let clock = Arc::new(SystemClock);
-        let work = worker_runtime.spawn(async move { run_with(config, known, clock, stop, worker).await });
+        let work = worker_runtime.spawn(async move { run_with(config, &known, testenv, clock, stop, worker).await });
         tokio::select! {
             result = work => result.map_err(Error::Panicked)?,
             () = heartbeat.wait_until_stuck() => Err(Error::Stuck),
-            () = signals => {
+            code = signals => {
                 logging::finish(log.take(), || ());
-                std::process::exit(1)
+                std::process::exit(code)
             }
         }
     });
     // A credential plugin or a DNS lookup that hangs on a blocking thread must not keep the process
     // alive.
-    worker_runtime.shutdown_timeout(Duration::from_secs(1));
+    worker_runtime.shutdown_timeout(if is_testenv {
+        Duration::from_millis(100)
+    } else {
+        Duration::from_secs(1)
+    });
     result
+}
+
+/// Requests the stop at the first signal, or with `is_testenv` when standard input is closed. Returns
+/// the exit code when the process must not wait for the stop any longer.
+async fn stop_on_signal(mut interrupt: Signal, mut terminate: Signal, stop: Shutdown, is_testenv: bool) -> i32 {
+    tokio::select! {
+        name = next_signal(&mut interrupt, &mut terminate) => tracing::info!(
+            signal = name,
+            "received signal, shutting down; a second signal ends the process immediately"
+        ),
+        () = testenv::stdin_closed(), if is_testenv => {
+            tracing::info!("standard input was closed, shutting down");
+        }
+    }
+    stop.request();
+    tokio::select! {
+        name = next_signal(&mut interrupt, &mut terminate) => {
+            tracing::warn!(signal = name, "received second signal, exiting");
+            1
+        }
+        () = sleep(TESTENV_STOP_LIMIT), if is_testenv => {
+            tracing::warn!("exiting before everything has stopped");
+            0
+        }
+    }
 }
 
 async fn next_signal(interrupt: &mut Signal, terminate: &mut Signal) -> &'static str {
@@ -98,13 +124,14 @@ async fn next_signal(interrupt: &mut Signal, terminate: &mut Signal) -> &'static
 ///
 /// Returns an [`Error`] when the settings are invalid or the daemon fails.
 pub async fn run(config: Config, known: &[Descriptor], clock: Arc<dyn Clock>, stop: Shutdown) -> Result<(), Error> {
-    run_with(config, known, clock, stop, Heartbeat::default()).await
+    run_with(config, known, None, clock, stop, Heartbeat::default()).await
 }
 
 /// Runs like [`run`], with a heartbeat that shows whether this runtime is stuck.
 async fn run_with(
     config: Config,
     known: &[Descriptor],
+    testenv: Option<testenv::Settings>,
     clock: Arc<dyn Clock>,
     stop: Shutdown,
     heartbeat: Heartbeat,
@@ -116,14 +143,15 @@ async fn run_with(
     let registry = Registry::new();
     let metrics = metrics::Metrics::register(&registry, &manager.feature_gates).map_err(Error::Metrics)?;
     let outage = Outage::default();
-    let settings = client::settings(manager.dry_run, &metrics.client, &outage);
     // Boxed, because otherwise rustc cannot prove that the whole future is `Send`.
-    let opening: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(Connection::open(client, settings));
-    let connection = tokio::select! {
-        connection = opening => connection.map_err(Error::Connection).map_err(locate)?,
+    let opening: Pin<Box<dyn Future<Output = _> + Send>> =
+        Box::pin(connect(&config.options, &metrics, &outage, testenv.as_ref()));
+    let (connection, port) = tokio::select! {
+        opened = opening => opened.map_err(locate)?,
         () = stop.requested() => return Ok(()),
     };
-    let opening: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(serving::bind(&config.options, &metrics, &enabled));
+    let opening: Pin<Box<dyn Future<Output = _> + Send>> =
+        Box::pin(serving::bind(&config.options, port, &metrics, &enabled));
     let listeners = tokio::select! {
         listeners = opening => listeners.map_err(locate)?,
         () = stop.requested() => return Ok(()),
@@ -145,15 +173,17 @@ async fn run_with(
     let credentials = connection.clone();
     let manager = Manager::new(connection, settings, groups, Arc::clone(&clock), &registry).map_err(Error::Manager)?;
     let close = Shutdown::new();
+    let (settled, announcement) = testenv::serve(testenv, listeners.https(), manager.settling(), &stop);
     let content = serving::Content {
         manager: &manager,
-        extra_routes: debug::routes(manager.pages()).merge(debug::about_the_process(&config)),
+        extra_routes: debug::all(manager.pages(), &config).merge(settled),
         metrics: &metrics,
         clock,
     };
     let (serving, certificate) = listeners.serve(&config.options, content, &close, &stop)?;
     let following = serving::follow_secret(certificate, &credentials).map_err(Error::Connection)?;
     let result = tokio::select! {
+        failed = Box::pin(testenv::announce(announcement)) => failed,
         result = manager.run(&config.flags, stop) => result.map_err(Error::Manager),
         never = credentials.reload_credentials("controllers") => match never {},
         never = following => match never {},
@@ -165,6 +195,21 @@ async fn run_with(
     let closing = serving::join(serving).await;
     tracing::info!("stopped");
     result.and(closing)
+}
+
+/// Opens the connection. With `testenv`, also checks the apiserver, and returns the port of the
+/// listener.
+async fn connect(
+    options: &Options,
+    metrics: &metrics::Metrics,
+    outage: &Outage,
+    testenv: Option<&testenv::Settings>,
+) -> Result<(Connection, Option<u16>), Error> {
+    let settings = client::settings(options.manager.dry_run, &metrics.client, outage);
+    let connection = Connection::open(&options.client, settings).await;
+    let connection = connection.map_err(Error::Connection)?;
+    let port = testenv::check(testenv, connection.url()).await?;
+    Ok((connection, port))
 }
 
 /// Returns the controllers that the flags enable.

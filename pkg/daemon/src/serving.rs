@@ -1,6 +1,6 @@
 //! The HTTPS listeners of the daemon: their access control, endpoints and threads.
 
-use std::{convert::Infallible, future::pending, sync::Arc};
+use std::{convert::Infallible, future::pending, net::SocketAddr, sync::Arc};
 
 use axum::Router;
 use portreeve_auth::DelegatedAccess;
@@ -27,12 +27,24 @@ pub(crate) struct Listeners {
 pub(crate) type Serving = JoinSet<Result<(), Error>>;
 
 /// Binds the listeners and sets up their access control.
-pub(crate) async fn bind(options: &Options, metrics: &Metrics, enabled: &[Descriptor]) -> Result<Listeners, Error> {
+///
+/// With `loopback_port`, health and metrics are served on this port of 127.0.0.1, or on any free one
+/// if it is 0.
+pub(crate) async fn bind(
+    options: &Options,
+    loopback_port: Option<u16>,
+    metrics: &Metrics,
+    enabled: &[Descriptor],
+) -> Result<Listeners, Error> {
     let port = options.serving.secure_port;
     if port != 0 && port == options.webhook.webhook_port {
         return Err(Error::SamePort { port });
     }
-    let https = match Server::bind(&options.serving).map_err(Error::Serving)? {
+    let server = match loopback_port {
+        Some(port) => Server::bind_loopback(port, &options.serving).map(Some),
+        None => Server::bind(&options.serving),
+    };
+    let https = match server.map_err(Error::Serving)? {
         Some(server) => {
             let Metrics { client, access, .. } = metrics;
             let access = DelegatedAccess::new(&options.auth, &options.client, AGENT, client, access.clone()).await;
@@ -54,6 +66,12 @@ pub(crate) struct Content<'a> {
 }
 
 impl Listeners {
+    /// Returns the address and the certificate of the listener for health and metrics.
+    pub(crate) fn https(&self) -> Option<(SocketAddr, Vec<u8>)> {
+        let (server, _) = self.https.as_ref()?;
+        Some((server.local_addr(), server.certificate().to_vec()))
+    }
+
     /// Serves until `close` is requested, and webhooks until some time after `stop` is requested.
     /// Requests `stop` when a listener ends. Also returns the certificate of `--tls-secret`.
     pub(crate) fn serve(

@@ -7,7 +7,7 @@
 //! after the tasks of all connections.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,6 +47,15 @@ pub enum Error {
         port_flag: &'static str,
         /// The address from `--bind-address` and the flag.
         address: SocketAddr,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// A port of 127.0.0.1 is in use or is not permitted.
+    #[error("failed to listen on 127.0.0.1:{port}: choose a free port with --port, or 0 for any free one")]
+    ListenOnLoopback {
+        /// The port.
+        port: u16,
         /// The cause.
         #[source]
         source: io::Error,
@@ -138,6 +147,20 @@ impl Server {
         server.limits.headers = limits.idle;
         server.limits.response = limits.response;
         Ok(Some(server))
+    }
+
+    /// Binds a port of 127.0.0.1, or any free one if the port is 0, with the certificates of the
+    /// flags.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the certificate cannot be used or the port cannot be bound.
+    pub fn bind_loopback(port: u16, args: &Args) -> Result<Self, Error> {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        Self::bind_address(address, "--port", args).map_err(|error| match error {
+            Error::Listen { source, .. } => Error::ListenOnLoopback { port, source },
+            other => other,
+        })
     }
 
     fn bind_address(address: SocketAddr, port_flag: &'static str, args: &Args) -> Result<Self, Error> {
