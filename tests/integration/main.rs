@@ -45,6 +45,7 @@ mod rights;
 mod scale;
 mod schedules;
 mod shared_watches;
+mod testenv;
 mod ttl;
 mod undecodable;
 mod upgrade;

@@ -71,7 +71,7 @@ fn cache() -> Result<PathBuf> {
 }
 
 /// Returns a path from an environment variable. As in the shell, an empty variable counts as unset.
-fn path_from(variable: &str) -> Option<PathBuf> {
+pub(crate) fn path_from(variable: &str) -> Option<PathBuf> {
     env::var_os(variable)
         .filter(|value| !value.is_empty())
         .map(PathBuf::from)

@@ -4,16 +4,21 @@
 //! - [`ControlPlane`] starts both from the binaries that `make control-plane` builds.
 //! - [`PooledPlane`] is one that the tests of a binary use one after the other.
 //! - [`Process`] supervises any program, such as the daemon under test.
+//! - [`Testenv`] runs `portreeve testenv`: the controllers that a control plane lacks.
 //! - [`FaultProxy`] is a proxy for the apiserver that injects faults on request.
 //! - [`eventually`] polls for a condition with a time limit.
 //! - [`SlowClients`] hold connections of a listener without using them.
 //! - [`WebhookServer`] is a webhook whose responses the test chooses.
 //! - [`Corpus`] feeds recorded inputs and mutations of them to decoders.
 //!
-//! Only tests, `hack/bench` and `hack/run` use this crate.
+//! Authors of operators can use this crate too: docs/testing.md shows how. A test starts a control
+//! plane with [`ControlPlane::pooled`], and on it the controllers with [`Testenv::start`]. After
+//! what it does, [`Testenv::settled`] waits until nothing follows from it any more. With
+//! [`FaultProxy::kubeconfig`], the operator under test meets faults that the test chooses. In this
+//! repository, `hack/bench` and `hack/run` use the crate beside tests.
 //!
-//! There is no fake apiserver and no controller manager. A test that needs a Pod or the status of a
-//! Deployment writes it.
+//! There is no fake apiserver. Without a [`Testenv`] there are no controllers, and with one there
+//! are none that run Pods: a test that needs a Pod or the status of a Deployment writes it.
 
 mod access;
 mod assets;
@@ -31,6 +36,7 @@ mod scratch;
 mod server;
 mod slow_clients;
 mod template;
+mod testenv;
 mod webhook_server;
 
 pub use access::Namespace;
@@ -46,4 +52,5 @@ pub use proxy::{BodyFault, CannedResponse, Fault, FaultProxy, Matcher, Repeat, R
 pub use rustix::process::Signal;
 pub use server::ServerProcess;
 pub use slow_clients::{SlowClients, https_get};
+pub use testenv::Testenv;
 pub use webhook_server::WebhookServer;
