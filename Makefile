@@ -50,8 +50,12 @@ test-release: control-plane controller-manager manifest-tools prometheus cainjec
 test-image: control-plane ## build the image's binary and test it; 9 minutes on two cores, 4 after an edit
 	$(SERVERS) hack/image/test $(IMAGE_TEST)
 
+.PHONY: test-go
+test-go: servers ## test the Go helper for tests of operators, with envtest
+	hack/testenv/test
+
 .PHONY: test-all
-test-all: test test-release test-image ## run every test
+test-all: test test-release test-go test-image ## run every test
 
 .PHONY: loom
 loom: ## test interleavings of threads in the work queue with loom; LOOM_MAX_PREEMPTIONS=n tests more
