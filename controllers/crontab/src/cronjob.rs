@@ -226,7 +226,7 @@ impl ScheduleResource for CachedCronJob {
     fn write_status(target: Target, status: Value) -> Effect {
         Effect::Replace {
             target,
-            subresource: "status",
+            subresource: Some("status"),
             changes: json!({ "status": status }),
         }
     }

@@ -76,7 +76,7 @@ impl UnseenJobs {
                 known.read = None;
                 known.job.is_some()
             }
-            RequestState::Unanswered | RequestState::Sending => false,
+            RequestState::Unanswered | RequestState::Sending | RequestState::Listed(_) => false,
         }
     }
 

@@ -26,8 +26,10 @@ use crate::{
     error_chain::RedactedAuthError,
     rate::RateLimiter,
 };
+use authorities::Authorities;
 use credentials::{Credentials, CurrentPool, run_blocking};
 
+pub(crate) mod authorities;
 mod credentials;
 mod load;
 
@@ -202,6 +204,7 @@ pub struct Connection {
     pool: CurrentPool,
     /// The files of the credentials, or `None` when the connection was not opened from flags.
     credentials: Option<Arc<Credentials>>,
+    authorities: Authorities,
     shared: Arc<CallContext>,
     program: String,
     namespace: String,
@@ -251,6 +254,7 @@ impl Connection {
         Ok(Self {
             pool: CurrentPool::new(pool(&config)?),
             credentials: None,
+            authorities: Authorities::of(&config),
             shared: Arc::new(CallContext {
                 fence: settings.fence,
                 limiter: limiter.map(Arc::new),
@@ -319,6 +323,11 @@ impl Connection {
     /// Returns the apiserver's clock.
     pub fn server_clock(&self) -> &ServerClock {
         &self.shared.server_clock
+    }
+
+    /// Returns the CA certificates with which this connection verifies the apiserver.
+    pub fn authorities(&self) -> &Authorities {
+        &self.authorities
     }
 
     /// Returns the apiserver's address.

@@ -53,6 +53,7 @@ mod time_limit;
 pub use api_error_kind::{
     ApiErrorKind, FENCED_BY_SERVER, is_object_not_found, is_timeout, is_unavailable, retry_after,
 };
+pub use config::authorities::Authorities;
 pub use config::{Args, Connection, Error, InvalidQps, Settings, parse_qps};
 pub use duration::{InvalidDuration, parse_duration};
 pub use error_chain::error_chain;

@@ -96,6 +96,8 @@ pub(crate) async fn reference(known: &[Descriptor]) -> Result<String, Error> {
     let connection = Connection::open(&config.options.client, settings)
         .await
         .map_err(Error::Connection)?;
+    // Otherwise there is no CA to publish.
+    connection.authorities().replace(Some("".into()));
     let group = ControllerGroup {
         controllers: known.to_vec(),
         election: None,

@@ -96,6 +96,7 @@ impl Manager {
             retry_budget: RetryBudget::new(settings.retry_qps, settings.retry_burst),
             outage: connection.outage().clone(),
             server_clock: connection.server_clock().clone(),
+            authorities: connection.authorities().clone(),
             metrics: portreeve_reconcile::Metrics::register(registry).map_err(Error::Metrics)?,
             dry_run: settings.dry_run,
         };

@@ -1,5 +1,6 @@
 //! The only writer of keyed controllers: runs a plan's effects in order and reports the result.
 
+mod list;
 mod replace;
 
 use std::{sync::Arc, time::Duration};
@@ -141,6 +142,7 @@ impl Applier {
                 let answer = self.client.request::<Box<RawValue>>(request).await;
                 return check_memory(effect, answer, state);
             }
+            Effect::List { .. } => return self.list(effect, request, observe).await,
             Effect::Replace { .. } => return self.replace(effect, request, written).await,
             Effect::Create(_) => _ = state(RequestState::Sending),
             _ => {}
@@ -236,6 +238,8 @@ enum StaleCacheError {
     Gone,
     #[error("the object has changed, and the cache does not show it yet")]
     Changed,
+    #[error("the list has an object that the cache does not show yet")]
+    Unseen,
 }
 
 /// A 200 response that does not contain an object. It proves nothing about the object.
@@ -328,13 +332,14 @@ fn classify_error(effect: &Effect, error: kube::Error) -> Option<Applied> {
         // A 404 that does not name the object comes from a proxy, or from a resource that is
         // temporarily not served.
         (ApiErrorKind::Fenced | ApiErrorKind::Transient, _)
-        | (ApiErrorKind::NotFound, Effect::Delete { .. } | Effect::RequireAbsent { .. } | Effect::Read { .. }) => {
-            Some(Applied::Failed {
-                error,
-                after,
-                took: Duration::ZERO,
-            })
-        }
+        | (
+            ApiErrorKind::NotFound,
+            Effect::Delete { .. } | Effect::RequireAbsent { .. } | Effect::Read { .. } | Effect::List { .. },
+        ) => Some(Applied::Failed {
+            error,
+            after,
+            took: Duration::ZERO,
+        }),
         (ApiErrorKind::NotFound | ApiErrorKind::AlreadyExists | ApiErrorKind::Conflict | ApiErrorKind::Expired, _) => {
             Some(Applied::Stale(error))
         }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use kube::Client;
-use portreeve_client::{Outage, ServerClock};
+use portreeve_client::{Authorities, Outage, ServerClock};
 use portreeve_informer::{Informer, Projection, Watch};
 use portreeve_metrics::Registry;
 use portreeve_workqueue::RetryBudget;
 
 use crate::{
     ActivityChecker, Clock, DebugPage, Events, GroupInformers, GroupLease, Metrics, QueueHealthChecker,
-    ReadinessChecker, Shutdown,
+    ReadinessChecker, RootCaError, Shutdown,
 };
 
 /// The inputs for building one controller.
@@ -47,6 +47,8 @@ pub struct SharedContext {
     pub outage: Outage,
     /// The apiserver's clock.
     pub server_clock: ServerClock,
+    /// The CA certificates with which the connection verifies the apiserver.
+    pub authorities: Authorities,
     /// The metrics of workers.
     pub metrics: Metrics,
     /// Whether to log plans without writing anything.
@@ -153,6 +155,17 @@ pub enum BuildError {
         /// The cause.
         #[source]
         source: prometheus::Error,
+    },
+    /// The CA that it publishes cannot be used.
+    #[error("{controller} has no CA to publish; set --{flag} to the file with the CA certificates of the apiserver")]
+    RootCa {
+        /// The name of the controller.
+        controller: &'static str,
+        /// The flag.
+        flag: &'static str,
+        /// The cause.
+        #[source]
+        source: RootCaError,
     },
     /// Its flags have an invalid value.
     #[error("{reason}")]

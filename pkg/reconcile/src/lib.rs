@@ -57,6 +57,7 @@ mod readiness;
 mod reconcile_span;
 mod reconciler;
 mod request;
+mod root_ca;
 mod runner;
 #[cfg(test)]
 mod scripted;
@@ -81,5 +82,6 @@ pub use queue_health::{QueueHealth, QueueHealthChecker};
 pub use readiness::{ReadinessCheck, ReadinessChecker, ReadinessStatus, held_retries_checker};
 pub use reconcile_span::reconcile_span;
 pub use reconciler::{Reconciler, RequestState};
+pub use root_ca::{RootCa, RootCaError};
 pub use runner::KeyedController;
 pub use shutdown::Shutdown;

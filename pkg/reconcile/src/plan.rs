@@ -84,13 +84,13 @@ pub enum Effect {
         /// The `status` to merge.
         status: Value,
     },
-    /// GET, then PUT of a subresource, only on the target's version. For a kind on which the role
-    /// of kube-controller-manager permits `update` and not `patch`.
+    /// GET, then PUT, only on the target's version. For a kind on which the role of
+    /// kube-controller-manager permits `update` and not `patch`.
     Replace {
         /// The object.
         target: Target,
-        /// The subresource, such as `status`.
-        subresource: &'static str,
+        /// The subresource to PUT, such as `status`; `None` for the object itself.
+        subresource: Option<&'static str>,
         /// A merge patch for the object that was read.
         changes: Value,
     },
@@ -133,6 +133,18 @@ pub enum Effect {
         /// The key of the object.
         key: ObjectKey,
     },
+    /// LIST, in pages, of objects that the reconciler checks one by one
+    /// ([`RequestState::Listed`](crate::RequestState::Listed)). Continues if each of them agrees
+    /// with the decision, or if the apiserver does not serve the resource. Otherwise the key is
+    /// observed again. Use this where an object that the cache does not show yet would do harm.
+    List {
+        /// The resource of the objects.
+        resource: Resource,
+        /// Their namespace; `None` for all.
+        namespace: Option<Arc<str>>,
+        /// A field selector. The empty string selects all objects.
+        fields: &'static str,
+    },
     /// An Event. It is queued and best-effort, and never fails or delays a plan.
     Event(Target, EventContent),
     /// Adds to a counter that the controller declared with
@@ -160,7 +172,7 @@ impl Effect {
             Self::PatchStatus { target, .. }
             | Self::Replace {
                 target,
-                subresource: "status",
+                subresource: Some("status"),
                 ..
             } => Some(target),
             _ => None,
@@ -279,11 +291,20 @@ impl fmt::Display for Effect {
             Self::PatchStatus { target, .. } => write!(f, "patch status of {} {}", target.resource.kind, target.key),
             Self::Replace {
                 target, subresource, ..
-            } => write!(f, "replace {subresource} of {} {}", target.resource.kind, target.key),
+            } => {
+                let of = subresource.map(|name| format!("{name} of ")).unwrap_or_default();
+                write!(f, "replace {of}{} {}", target.resource.kind, target.key)
+            }
             Self::Delete { target, .. } => write!(f, "delete {} {}", target.resource.kind, target.key),
             Self::RequireAbsent { resource, key, .. } => write!(f, "check that {} {key} does not exist", resource.kind),
             Self::RequirePresent { resource, key, .. } => write!(f, "check that {} {key} exists", resource.kind),
             Self::Read { resource, key } => write!(f, "read {} {key}", resource.kind),
+            Self::List {
+                resource, namespace, ..
+            } => match namespace {
+                Some(namespace) => write!(f, "list {} in {namespace}", resource.plural),
+                None => write!(f, "list {}", resource.plural),
+            },
             Self::Event(target, note) => {
                 write!(f, "event {} on {} {}", note.reason, target.resource.kind, target.key)
             }

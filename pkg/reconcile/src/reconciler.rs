@@ -34,10 +34,11 @@ pub trait Reconciler: Send + Sync + 'static {
         Plan::nothing()
     }
 
-    /// Observes a request that creates, applies, deletes or reads an object, so that the controller
+    /// Observes a request that creates, applies, deletes, reads or lists objects, so that the controller
     /// can remember an object until the watch shows it, or what admission made of it. Returns
-    /// whether the answer changes what the controller remembers: after a read, the rest of the plan
-    /// is then skipped, and in any case the key is decided again. Sync, so it cannot do I/O.
+    /// whether the answer changes what the controller remembers: after a read or a list, the rest of
+    /// the plan is then skipped, and in any case the key is decided again. Sync, so it cannot do
+    /// I/O.
     ///
     /// A controller needs this only if its next decision would do harm on a cache that lacks its
     /// own last write, or compares what it wants with what it finds.
@@ -46,13 +47,15 @@ pub trait Reconciler: Send + Sync + 'static {
     }
 }
 
-/// The state of a request that creates, applies, deletes or reads an object.
+/// The state of a request that creates, applies, deletes, reads or lists objects.
 #[derive(Clone, Copy, Debug)]
 pub enum RequestState<'a> {
     /// A create is about to be sent.
     Sending,
     /// The apiserver has returned this object: the result of a create, of an apply, or of a read.
     Found(&'a RawValue),
+    /// A list contains this object. The items of lists have neither `apiVersion` nor `kind`.
+    Listed(&'a RawValue),
     /// The object of a read does not exist.
     Absent,
     /// The object is not as the decision assumed: the object to create exists already, or the

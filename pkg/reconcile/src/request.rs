@@ -4,13 +4,16 @@
 
 use http::Request;
 use kube::{
-    api::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy},
+    api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy},
     core::request,
 };
 use portreeve_api::{LazyObject, ObjectKey, Resource};
 use serde_json::{Value, json};
 
 use crate::{Effect, Object, Propagation, Target};
+
+/// The number of objects in a page of a list, as in client-go.
+const PAGE_SIZE: u32 = 500;
 
 /// An effect could not be turned into a request. This is a bug in the controller that planned it.
 #[derive(Debug, thiserror::Error)]
@@ -67,15 +70,45 @@ pub(crate) fn of(effect: &Effect, manager: &str) -> Result<Option<Request<Vec<u8
         | Effect::RequireAbsent { resource, key, .. }
         | Effect::RequirePresent { resource, key, .. }
         | Effect::Read { resource, key } => collection(resource, key).get(&key.name, &GetParams::default()),
+        Effect::List { .. } => return page(effect, None).map(Some),
         Effect::Event(..) | Effect::Count { .. } | Effect::ObserveLatency { .. } => return Ok(None),
     };
     request.map(Some).map_err(failed)
 }
 
+/// Builds the request for a page of an [`Effect::List`], the first one without a token.
+pub(crate) fn page(effect: &Effect, token: Option<String>) -> Result<Request<Vec<u8>>, BuildRequestError> {
+    let Effect::List {
+        resource,
+        namespace,
+        fields,
+    } = effect
+    else {
+        return Err(BuildRequestError("only a list has pages".into()));
+    };
+    // Without a resourceVersion, the list contains every write that ended before it began.
+    let parameters = ListParams {
+        field_selector: (!fields.is_empty()).then(|| (*fields).to_owned()),
+        limit: Some(PAGE_SIZE),
+        continue_token: token,
+        ..ListParams::default()
+    };
+    let listed = request::Request::new(resource.collection_path(namespace.as_deref())).list(&parameters);
+    listed.map_err(|source| BuildRequestError(source.into()))
+}
+
+/// Builds the read of the discovery document with the resources of a group version.
+pub(crate) fn served(resource: &Resource) -> Result<Request<Vec<u8>>, BuildRequestError> {
+    let collection = resource.collection_path(None);
+    let document = collection.rsplit_once('/').map_or("", |(document, _)| document);
+    let request = Request::get(document).body(Vec::new());
+    request.map_err(|source| BuildRequestError(source.into()))
+}
+
 /// Builds the PUT of an [`Effect::Replace`] from the object that was read.
 pub(crate) fn put(
     target: &Target,
-    subresource: &'static str,
+    subresource: Option<&'static str>,
     read: &LazyObject<'_>,
     manager: &str,
 ) -> Result<Request<Vec<u8>>, BuildRequestError> {
@@ -84,8 +117,11 @@ pub(crate) fn put(
         field_manager: Some(manager.to_owned()),
         ..PostParams::default()
     };
-    let request =
-        collection(&target.resource, &target.key).replace_subresource(subresource, &target.key.name, &parameters, body);
+    let (name, collection) = (&target.key.name, collection(&target.resource, &target.key));
+    let request = match subresource {
+        Some(subresource) => collection.replace_subresource(subresource, name, &parameters, body),
+        None => collection.replace(name, &parameters, body),
+    };
     request.map_err(|source| BuildRequestError(source.into()))
 }
 
@@ -179,7 +215,7 @@ mod tests {
     fn a_replacement_reads_the_object_and_puts_what_it_is_given() {
         let effect = Effect::Replace {
             target: target(),
-            subresource: "finalize",
+            subresource: Some("finalize"),
             changes: json!({}),
         };
         let get = of(&effect, "manager").unwrap().unwrap();
@@ -188,12 +224,36 @@ mod tests {
             ("GET", "/api/v1/namespaces/n/pods/a")
         );
         let read: LazyObject<'_> = serde_json::from_str(r#"{"metadata":{"uid":"u1"}}"#).unwrap();
-        let put = put(&target(), "finalize", &read, "manager").unwrap();
+        let put = put(&target(), Some("finalize"), &read, "manager").unwrap();
         assert_eq!(
             format!("{} {}", put.method(), put.uri()),
             "PUT /api/v1/namespaces/n/pods/a/finalize?&fieldManager=manager"
         );
         assert_eq!(put.body(), br#"{"metadata":{"uid":"u1"}}"#);
+        let put = super::put(&target(), None, &read, "manager").unwrap();
+        assert_eq!(
+            format!("{} {}", put.method(), put.uri()),
+            "PUT /api/v1/namespaces/n/pods/a?&fieldManager=manager"
+        );
+    }
+
+    #[test]
+    fn a_list_asks_for_pages_of_the_current_state() {
+        let effect = Effect::List {
+            resource: PODS,
+            namespace: Some("n".into()),
+            fields: "spec.nodeName!=",
+        };
+        let line = |token: Option<&str>| {
+            let page = page(&effect, token.map(str::to_owned)).unwrap();
+            format!("{} {}", page.method(), page.uri())
+        };
+        let first = "GET /api/v1/namespaces/n/pods?&fieldSelector=spec.nodeName%21%3D&limit=500";
+        assert_eq!(line(None), first);
+        assert_eq!(line(Some("t")), format!("{first}&continue=t"));
+        assert_eq!(served(&PODS).unwrap().uri(), "/api/v1");
+        let deployments = Resource::namespaced("apps", "v1", "Deployment", "deployments");
+        assert_eq!(served(&deployments).unwrap().uri(), "/apis/apps/v1");
     }
 
     #[test]

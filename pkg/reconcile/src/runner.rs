@@ -8,8 +8,12 @@ mod worker;
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use futures::{StreamExt, future::BoxFuture};
+use futures::{
+    StreamExt,
+    future::{BoxFuture, join, join_all},
+};
 use portreeve_api::ObjectKey;
+use portreeve_client::Outage;
 use portreeve_informer::{CacheSyncTimeout, Cause, Change, Delta, Informer, Projection, Subscription};
 use portreeve_workqueue::{Lane, Queue, flow_of};
 use tokio::task::JoinSet;
@@ -23,7 +27,7 @@ use self::{
 };
 use crate::{
     Activity, ActivityChecker, Applier, BuildError, Context, Controller, ControllerFailure, ControllerMetrics,
-    FenceMonitor, QueueHealthChecker, Reconciler, Registrations, SharedContext, Shutdown, held_retries_checker,
+    FenceMonitor, QueueHealthChecker, Reconciler, Registrations, RootCa, SharedContext, Shutdown, held_retries_checker,
     retry_after_outages,
 };
 
@@ -44,8 +48,11 @@ pub struct KeyedController<R> {
     workers: usize,
     syncs: Vec<Synced>,
     subscriptions: Vec<Subscription>,
+    followed: Vec<(RootCa, KeysOfChange)>,
 }
 
+/// Returns the keys that a change of a CA affects.
+type KeysOfChange = Box<dyn Fn() -> Vec<ObjectKey> + Send + Sync>;
 type Synced = Box<dyn Fn() -> BoxFuture<'static, Result<(), CacheSyncTimeout>> + Send + Sync>;
 
 impl<R: Reconciler> KeyedController<R> {
@@ -79,6 +86,7 @@ impl<R: Reconciler> KeyedController<R> {
             workers: 1,
             syncs: Vec::new(),
             subscriptions: Vec::new(),
+            followed: Vec::new(),
         }
     }
 
@@ -170,7 +178,49 @@ impl<R: Reconciler> KeyedController<R> {
         self.watch_in(Lane::Routine, informer, keys)
     }
 
+    /// Like [`KeyedController::watch`], for an informer without whose objects decisions are right,
+    /// too, such as those that a plan checks by [`Effect::List`](crate::Effect::List). Workers do
+    /// not wait for it, and the apiserver need not serve its resource.
+    #[must_use]
+    pub fn watch_without_sync<T, K>(
+        self,
+        informer: &Informer<T>,
+        keys: impl Fn(&Delta<T>) -> K + Send + Sync + 'static,
+    ) -> Self
+    where
+        T: Projection,
+        K: IntoIterator<Item = ObjectKey>,
+    {
+        self.subscribe(Lane::Urgent, informer, keys)
+    }
+
+    /// Queues the keys that `keys` returns whenever this CA changes while workers run.
+    #[must_use]
+    pub fn follow_root_ca(mut self, ca: &RootCa, keys: impl Fn() -> Vec<ObjectKey> + Send + Sync + 'static) -> Self {
+        self.followed.push((ca.clone(), Box::new(keys)));
+        self
+    }
+
     fn watch_in<T, K>(
+        self,
+        news: Lane,
+        informer: &Informer<T>,
+        keys: impl Fn(&Delta<T>) -> K + Send + Sync + 'static,
+    ) -> Self
+    where
+        T: Projection,
+        K: IntoIterator<Item = ObjectKey>,
+    {
+        let mut controller = self.subscribe(news, informer, keys);
+        let informer = informer.clone();
+        controller.syncs.push(Box::new(move || {
+            let informer = informer.clone();
+            Box::pin(async move { informer.wait_for_sync(SYNC_NOTICE).await })
+        }));
+        controller
+    }
+
+    fn subscribe<T, K>(
         mut self,
         news: Lane,
         informer: &Informer<T>,
@@ -199,11 +249,6 @@ impl<R: Reconciler> KeyedController<R> {
                     gate.add(key, lane);
                 }
             }
-        }));
-        let informer = informer.clone();
-        self.syncs.push(Box::new(move || {
-            let informer = informer.clone();
-            Box::pin(async move { informer.wait_for_sync(SYNC_NOTICE).await })
         }));
         self
     }
@@ -277,7 +322,7 @@ impl<R: Reconciler> KeyedController<R> {
             workers.spawn(Arc::clone(&worker).run());
         }
         let mut steps = clock.steps();
-        let mut retries = pin!(retry_after_outages(&self.queue, &self.shared.outage));
+        let mut requeues = pin!(requeue(&self.queue, &self.shared.outage, &self.followed));
         let first = loop {
             tokio::select! {
                 () = stop.requested() => break None,
@@ -286,7 +331,7 @@ impl<R: Reconciler> KeyedController<R> {
                     tracing::info!(controller = name, "rescheduling timed keys after a clock change");
                     self.queue.reschedule_now();
                 }
-                () = &mut retries => {}
+                () = &mut requeues => {}
             }
         };
         // From here on, workers take no more items but finish the current ones.
@@ -301,6 +346,23 @@ impl<R: Reconciler> KeyedController<R> {
                 reason: error.to_string(),
             })
         })
+    }
+}
+
+/// Retries keys at the end of an outage, and queues those that a change of a CA affects. Never
+/// returns.
+async fn requeue(queue: &Queue<ObjectKey>, outage: &Outage, followed: &[(RootCa, KeysOfChange)]) {
+    let changes = join_all(followed.iter().map(|(ca, keys)| follow(ca, keys, queue)));
+    join(retry_after_outages(queue, outage), changes).await;
+}
+
+/// Queues the keys for each change of a CA. Never returns.
+async fn follow(ca: &RootCa, keys: &KeysOfChange, queue: &Queue<ObjectKey>) {
+    loop {
+        ca.changed().await;
+        for key in keys() {
+            queue.add(key, Lane::Routine);
+        }
     }
 }
 

@@ -111,7 +111,7 @@ fn every_write_except_create_has_preconditions() {
                         );
                     }
                     Effect::Count { .. } | Effect::ObserveLatency { .. } | Effect::Read { .. } => {}
-                    Effect::Apply { .. } | Effect::RequirePresent { .. } => {
+                    Effect::Apply { .. } | Effect::RequirePresent { .. } | Effect::List { .. } => {
                         panic!("{case}: no schedule needs this effect")
                     }
                 }

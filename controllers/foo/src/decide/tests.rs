@@ -156,6 +156,7 @@ fn every_write_except_create_has_preconditions() {
                 Effect::RequirePresent { uid, .. } => assert_eq!(uid, simulation.foo_identity().0, "{case}"),
                 Effect::RequireAbsent { .. }
                 | Effect::Read { .. }
+                | Effect::List { .. }
                 | Effect::Replace { .. }
                 | Effect::Count { .. }
                 | Effect::ObserveLatency { .. } => {

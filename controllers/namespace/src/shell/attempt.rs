@@ -288,7 +288,7 @@ impl NamespaceContext {
     async fn replace(&self, namespace: &Namespace, subresource: &'static str, changes: Value) -> Result<(), End> {
         let plan = Plan::of(vec![Effect::Replace {
             target: Target::of(&NAMESPACES, &namespace.metadata),
-            subresource,
+            subresource: Some(subresource),
             changes,
         }]);
         let mut throttling = Throttling::default();

@@ -29,6 +29,7 @@ use tower::{BoxError, Service, ServiceExt};
 
 use super::{
     Args, Connection, Error, PoolService,
+    authorities::pem,
     load::{Loaded, load},
     pool, server,
 };
@@ -207,13 +208,14 @@ impl Connection {
                 });
             }
             config.cluster_url = found;
-            Ok(Some((pool(&config).map_err(ReloadError::Load)?, changed)))
+            Ok(Some((pool(&config).map_err(ReloadError::Load)?, pem(&config), changed)))
         });
-        let Some((pool, changed)) = changed.await? else {
+        let Some((pool, authorities, changed)) = changed.await? else {
             return Ok(None);
         };
         self.try_out(&pool, component).await?;
         self.pool.0.send_replace(pool);
+        self.authorities.replace(authorities);
         Ok(Some(changed))
     }
 

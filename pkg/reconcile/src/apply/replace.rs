@@ -38,7 +38,7 @@ impl Applier {
                 return Some(Applied::Stale(EffectError::of(effect, StaleCacheError::Changed)));
             }
         };
-        let put = match request::put(target, subresource, &object, &self.manager) {
+        let put = match request::put(target, *subresource, &object, &self.manager) {
             Ok(put) => put,
             Err(source) => return Some(Applied::Refused(EffectError::of(effect, source))),
         };

@@ -1,4 +1,5 @@
 mod corpus;
+mod list;
 mod replace;
 
 use parking_lot::Mutex;
@@ -332,6 +333,7 @@ fn state_of(progress: Progress<'_>) -> &'static str {
     match state {
         RequestState::Sending => "Sending ",
         RequestState::Found(_) => "Found",
+        RequestState::Listed(_) => "Listed",
         RequestState::Absent => "Absent",
         RequestState::Changed => "Changed",
         RequestState::Deleted => "Deleted",

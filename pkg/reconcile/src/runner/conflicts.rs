@@ -103,6 +103,7 @@ fn identity(effect: &Effect) -> Option<u64> {
             ("delete", &target.resource, &target.key, &target.uid, &target.version).hash(&mut hasher);
         }
         Effect::Read { .. }
+        | Effect::List { .. }
         | Effect::RequireAbsent { .. }
         | Effect::RequirePresent { .. }
         | Effect::Event(..)

@@ -19,7 +19,9 @@ fn brief(effect: &Effect) -> String {
         Effect::Event(_, note) => note.reason.to_owned(),
         Effect::Count { by, .. } => format!("count {by}"),
         Effect::ObserveLatency { since, .. } => format!("lag since {}", clock(*since)),
-        Effect::Apply { .. } | Effect::RequirePresent { .. } => panic!("no schedule needs {effect}"),
+        Effect::Apply { .. } | Effect::RequirePresent { .. } | Effect::List { .. } => {
+            panic!("no schedule needs {effect}")
+        }
     }
 }
 

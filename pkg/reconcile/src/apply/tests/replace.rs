@@ -3,7 +3,7 @@ use super::*;
 fn replace() -> Effect {
     Effect::Replace {
         target: target(),
-        subresource: "status",
+        subresource: Some("status"),
         changes: json!({"status": {"ready": true, "old": null}}),
     }
 }

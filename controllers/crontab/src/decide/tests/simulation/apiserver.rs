@@ -81,7 +81,9 @@ impl<K: Sample> Simulation<K> {
                 assert!(*since <= self.clock, "no run starts early");
                 Outcome::Done
             }
-            Effect::Apply { .. } | Effect::RequirePresent { .. } => panic!("no schedule needs {effect}"),
+            Effect::Apply { .. } | Effect::RequirePresent { .. } | Effect::List { .. } => {
+                panic!("no schedule needs {effect}")
+            }
         }
     }
 
