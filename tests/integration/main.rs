@@ -7,7 +7,9 @@
 
 mod access;
 mod admission;
+mod aggregation;
 mod audit;
+mod bare_plane;
 mod certificates;
 mod chaos;
 mod cli;
@@ -42,11 +44,14 @@ mod release;
 mod requests;
 mod restart;
 mod rights;
+mod rootca;
 mod scale;
 mod schedules;
+mod serviceaccount;
 mod shared_watches;
 mod testenv;
 mod ttl;
 mod undecodable;
 mod upgrade;
+mod volumes;
 mod webhooks;

@@ -2,7 +2,7 @@
 //! `portreeve rbac` prints.
 
 mod content;
-mod environment;
+pub(crate) mod environment;
 mod explain;
 mod hidden;
 mod kubernetes;

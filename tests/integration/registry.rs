@@ -8,18 +8,23 @@ use portreeve_reconcile::{Descriptor, Rule};
 use portreeve_testing::Matcher;
 
 use crate::{
-    foo, garbage, namespaces,
+    aggregation, foo, garbage, namespaces,
     profile::{Profile, Reach, Reads},
-    schedules, ttl,
+    rootca, schedules, serviceaccount, ttl, volumes,
 };
 
 /// The profile of every controller.
-pub(crate) static PROFILES: [&Profile; 6] = [
+pub(crate) static PROFILES: [&Profile; 11] = [
+    &aggregation::profile::PROFILE,
     &schedules::profile::CRONTAB,
     &schedules::profile::CRONJOB,
     &foo::profile::PROFILE,
     &garbage::profile::PROFILE,
     &namespaces::profile::PROFILE,
+    &volumes::profile::VOLUMES,
+    &volumes::profile::CLAIMS,
+    &rootca::profile::PROFILE,
+    &serviceaccount::profile::PROFILE,
     &ttl::profile::PROFILE,
 ];
 
@@ -55,7 +60,12 @@ pub(crate) fn informers(requests: fn() -> Matcher) -> Vec<(&'static str, Matcher
         (&*resource.plural, matcher)
     };
     let objects = watched_objects().into_iter().map(all);
-    let metadata = PROFILES.iter().filter_map(|profile| profile.metadata.as_ref()).map(all);
+    let mut metadata: Vec<_> = PROFILES
+        .iter()
+        .filter_map(|profile| profile.metadata.as_ref())
+        .collect();
+    metadata.dedup();
+    let metadata = metadata.into_iter().map(all);
     objects
         .map(|(name, requests)| (name, requests.whole()))
         .chain(metadata.map(|(name, requests)| (name, requests.metadata())))
@@ -107,10 +117,16 @@ fn the_reads_and_watches_of_a_profile_are_those_that_the_rules_allow() -> Result
         let mut watched: BTreeSet<_> = objects
             .map(|resource| format!("{}.{}", resource.plural, resource.group))
             .collect();
-        if profile.metadata.is_some() {
-            watched.insert("*.*".to_owned());
-        }
         let allowed = resources_with(&profile.descriptor, &["list", "watch"]);
+        let everything = "*.*".to_owned();
+        watched.extend(profile.metadata.iter().map(|resource| {
+            let own = format!("{}.{}", resource.plural, resource.group);
+            if allowed.contains(&everything) {
+                everything.clone()
+            } else {
+                own
+            }
+        }));
         ensure!(
             watched == allowed,
             "by its profile, {name} watches {watched:?}, but its RBAC rules allow {allowed:?}; correct the profile"

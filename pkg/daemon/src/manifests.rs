@@ -245,15 +245,20 @@ mod tests {
     #[test]
     fn controllers_are_listed_for_people_and_for_programs() {
         expect![[r"
-            NAME                            ALIASES              DEFAULT
-            crontab-controller              crontab              on
-            cronjob-controller              cronjob              off
-            foo-controller                  foo                  on
-            garbage-collector-controller    garbagecollector     off
-            namespace-controller            namespace            off
-            ttl-after-finished-controller   ttl-after-finished   off
+            NAME                                          ALIASES                   DEFAULT
+            clusterrole-aggregation-controller            clusterrole-aggregation   off
+            crontab-controller                            crontab                   on
+            cronjob-controller                            cronjob                   off
+            foo-controller                                foo                       on
+            garbage-collector-controller                  garbagecollector          off
+            namespace-controller                          namespace                 off
+            persistentvolume-protection-controller        pv-protection             off
+            persistentvolumeclaim-protection-controller   pvc-protection            off
+            root-ca-certificate-publisher-controller      root-ca-cert-publisher    off
+            serviceaccount-controller                     serviceaccount            off
+            ttl-after-finished-controller                 ttl-after-finished        off
         "]]
         .assert_eq(&table(CONTROLLERS));
-        assert_eq!(list(CONTROLLERS)[2]["name"], "foo-controller");
+        assert_eq!(list(CONTROLLERS)[3]["name"], "foo-controller");
     }
 }

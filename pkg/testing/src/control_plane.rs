@@ -65,8 +65,8 @@ impl Builder {
         self
     }
 
-    /// Adds a flag for the apiserver, in the form `--name=value`. The last value wins if a flag is
-    /// repeated.
+    /// Adds a flag for the apiserver, in the form `--name=value`. It replaces the flag that every
+    /// control plane has.
     #[must_use]
     pub fn apiserver_arg(mut self, arg: impl Into<String>) -> Self {
         self.apiserver_args.push(arg.into());
@@ -118,6 +118,8 @@ impl Builder {
         let (files, access) = credentials::issue(scratch.path(), format!("https://127.0.0.1:{port}"), &authority)?;
         let mut args = apiserver_args(scratch.path(), &etcd_url, port, &files);
         let audit_log = self.audit_args(scratch.path(), &mut args)?;
+        let name = |arg: &String| arg.split('=').next().map(str::to_owned);
+        args.retain(|own| !self.apiserver_args.iter().any(|arg| name(arg) == name(own)));
         args.extend(self.apiserver_args.iter().cloned());
         let kubeconfig = scratch.path().join("admin.kubeconfig");
         access.write_kubeconfig(&kubeconfig)?;

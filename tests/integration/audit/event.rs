@@ -56,6 +56,18 @@ impl Event {
         self.object_ref.as_ref().map_or("", |object| &object.namespace)
     }
 
+    /// Returns the namespace, or the name of a cluster-scoped object.
+    pub(crate) fn namespace_or_name(&self) -> &str {
+        let object = self.object_ref.as_ref();
+        object.map_or("", |object| {
+            if object.namespace.is_empty() {
+                &object.name
+            } else {
+                &object.namespace
+            }
+        })
+    }
+
     /// Returns the object as `resource namespace/name`.
     pub(crate) fn object(&self) -> String {
         let name = self.object_ref.as_ref().map_or("", |object| &object.name);

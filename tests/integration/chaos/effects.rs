@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The maximum number of kills, far more than there are effects.
-const MAX_KILLS: usize = 80;
+const MAX_KILLS: usize = 100;
 
 /// Work for every controller, created before the daemon starts.
 struct PendingWork {
@@ -47,11 +47,11 @@ impl PendingWork {
     }
 }
 
-/// Returns the daemon's writes so far in the namespaces whose names begin with this, in order,
-/// including rejected ones.
+/// Returns the daemon's writes so far in the namespaces and to the cluster-scoped objects whose
+/// names begin with this, in order, including rejected ones.
 fn effects(plane: &ControlPlane, namespace: &str) -> Result<Vec<Event>> {
     let mut writes = AuditLog::of(plane)?.events_since(0)?;
-    writes.retain(|write| write.is_of_daemon() && write.namespace().starts_with(namespace));
+    writes.retain(|write| write.is_of_daemon() && write.namespace_or_name().starts_with(namespace));
     Ok(writes)
 }
 

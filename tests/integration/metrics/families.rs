@@ -307,6 +307,8 @@ fn ensure_watches(metrics: &Metrics) -> Result<()> {
         let watches = metrics.values(name, "resource");
         let plurals: Vec<_> = watches.iter().filter_map(|watch| watch.split('.').next()).collect();
         let expected = [
+            "clusterroles",
+            "configmaps",
             "cronjobs",
             "crontabs",
             "customresourcedefinitions",
@@ -314,6 +316,10 @@ fn ensure_watches(metrics: &Metrics) -> Result<()> {
             "foos",
             "jobs",
             "namespaces",
+            "persistentvolumeclaims",
+            "persistentvolumes",
+            "pods",
+            "serviceaccounts",
         ];
         ensure!(plurals == expected, "{name}: {plurals:?}");
     }

@@ -27,7 +27,7 @@ use tokio::{
 use super::profile::wait_until_gone;
 use crate::fixtures::{LIMIT, dynamic_client::DynamicClient, in_process::InProcess, rbac::restricted_kubeconfig};
 
-pub(super) const NAMESPACES: Resource = Resource::cluster("", "v1", "Namespace", "namespaces");
+pub(crate) const NAMESPACES: Resource = Resource::cluster("", "v1", "Namespace", "namespaces");
 pub(super) const CONTROLLERS: &str = "--controllers=namespace";
 /// The flag that allows requests to the debug pages without authorization.
 const OPEN_PAGES: &str = "--authorization-always-allow-paths=/debug/controllers/*";

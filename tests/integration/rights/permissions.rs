@@ -26,10 +26,17 @@ impl fmt::Display for Permission {
 }
 
 impl Permission {
-    /// Returns whether this is a permission on finalizers. An admission plugin checks it when an
-    /// owner reference sets `blockOwnerDeletion`; no request uses it.
-    pub(super) fn is_on_finalizers(&self) -> bool {
-        self.resource.ends_with("/finalizers")
+    /// Returns a part of the apiserver's message when this permission is missing, if no request
+    /// uses it. An admission plugin checks permissions on finalizers when an owner reference sets
+    /// `blockOwnerDeletion`, and writes of roles are checked for `escalate`.
+    pub(super) fn indirect_rejection(&self) -> Option<&'static str> {
+        if self.resource.ends_with("/finalizers") {
+            Some("refers to a resource you can't set finalizers on")
+        } else if self.verb == "escalate" {
+            Some("is attempting to grant RBAC permissions not currently held")
+        } else {
+            None
+        }
     }
 
     pub(super) fn rule(&self) -> PolicyRule {

@@ -1,6 +1,6 @@
 //! Checks that `portreeve rbac` prints exactly the required verbs: the daemon uses every
-//! permission, and none of its requests is rejected. Only permissions on finalizers are never used
-//! by a request, so a daemon runs without each of them.
+//! permission, and none of its requests is rejected. Only permissions on finalizers and `escalate`
+//! are never used by a request, so a daemon runs without each of them.
 //!
 //! The apiserver's audit log has the requests of the daemon's account and the rejections. The
 //! apiserver here also requires permissions on finalizers for `blockOwnerDeletion`.
@@ -106,7 +106,7 @@ impl RightsChecker {
         Ok(())
     }
 
-    /// Starts a daemon with all permissions but one on finalizers, and waits until the apiserver
+    /// Starts a daemon with all permissions but one that no request uses, and waits until the apiserver
     /// rejects a request because of it while `scenario` runs.
     async fn check_rejection_without<F: Future<Output = Result<()>>>(
         &self,
@@ -128,7 +128,11 @@ impl RightsChecker {
             let requests = self.requests_of(account, since)?;
             let rejections = requests.iter().filter(|request| request.code() == 403);
             let rejections: Vec<_> = rejections.map(Event::to_string).collect();
-            let is_expected = |rejection: &String| rejection.contains(REJECTION);
+            let is_expected = |rejection: &String| {
+                missing
+                    .indirect_rejection()
+                    .is_some_and(|text| rejection.contains(text))
+            };
             ensure!(rejections.iter().any(is_expected), "{rejections:#?}");
             anyhow::Ok(())
         });
@@ -139,20 +143,21 @@ impl RightsChecker {
     }
 }
 
-/// A part of the apiserver's message when a permission on finalizers is missing.
-const REJECTION: &str = "refers to a resource you can't set finalizers on";
 /// The flag that turns leader election off.
 pub(super) const NO_ELECTION: &str = "--leader-elect=false";
 
 impl RightsChecker {
-    /// Checks each permission of a controller on finalizers, with a daemon that runs no other
-    /// controller. Returns how many there are.
-    async fn check_permissions_on_finalizers(&self, profile: &Profile) -> Result<usize> {
+    /// Checks each permission of a controller that no request uses, with a daemon that runs no
+    /// other controller. Returns how many there are.
+    async fn check_indirect_permissions(&self, profile: &Profile) -> Result<usize> {
         let flags = [&*format!("--controllers={}", profile.descriptor.name), NO_ELECTION];
         let printed = printed_roles(&flags)?;
         let all: Vec<_> = printed.values().flatten().collect();
         let mut tested = 0;
-        for permission in all.iter().filter(|permission| permission.is_on_finalizers()) {
+        for permission in all
+            .iter()
+            .filter(|permission| permission.indirect_rejection().is_some())
+        {
             let fixture = NamespaceFixture::new(&self.plane, "without").await?;
             self.check_rejection_without(&all, permission, &flags, |clock| {
                 (profile.use_permissions)(fixture, clock)
@@ -173,7 +178,9 @@ impl RightsChecker {
             }
             anyhow::Ok(used)
         };
-        let by_requests = all.iter().filter(|permission| !permission.is_on_finalizers());
+        let by_requests = all
+            .iter()
+            .filter(|permission| permission.indirect_rejection().is_none());
         let allowed: BTreeSet<_> = by_requests.map(ToString::to_string).collect();
         eventually(LIMIT, "each permission to be used", || async {
             let used = used()?;
@@ -276,13 +283,13 @@ fn controllers_flag() -> String {
 }
 
 #[tokio::test]
-async fn each_permission_on_finalizers_is_required() -> Result<()> {
+async fn each_permission_that_no_request_uses_is_required() -> Result<()> {
     let checker = RightsChecker::start_control_plane().await?;
     checker.install_crds().await?;
     let own_kinds = registry::profiles_with(Reach::OwnKinds);
-    let checks = own_kinds.map(|profile| checker.check_permissions_on_finalizers(profile));
+    let checks = own_kinds.map(|profile| checker.check_indirect_permissions(profile));
     let tested: usize = try_join_all(checks).await?.into_iter().sum();
-    ensure!(tested == 3, "{tested} permissions on finalizers");
+    ensure!(tested == 4, "{tested} permissions that no request uses");
     Ok(())
 }
 

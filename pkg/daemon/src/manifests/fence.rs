@@ -237,6 +237,7 @@ mod tests {
     #[test]
     fn resources_that_controllers_write_are_fenced() {
         expect![[r#"
+            ["UPDATE"] ["rbac.authorization.k8s.io"] ["clusterroles"]
             ["UPDATE"] ["stable.example.com"] ["crontabs/status"]
             ["CREATE","DELETE"] ["batch"] ["jobs"]
             ["CREATE","UPDATE"] ["apiextensions.k8s.io"] ["customresourcedefinitions"] ["crontabs.stable.example.com"]
@@ -248,6 +249,10 @@ mod tests {
             ["UPDATE","DELETE"] ["*"] ["*"]
             ["UPDATE"] [""] ["namespaces/finalize","namespaces/status"]
             ["DELETE"] ["*"] ["*"]
+            ["UPDATE"] [""] ["persistentvolumes"]
+            ["UPDATE"] [""] ["persistentvolumeclaims"]
+            ["CREATE","UPDATE"] [""] ["configmaps"]
+            ["CREATE"] [""] ["serviceaccounts"]
             ["DELETE"] ["batch"] ["jobs"]"#]]
         .assert_eq(&rules(CONTROLLERS));
     }

@@ -101,7 +101,7 @@ impl Matcher {
     }
 
     /// Selects requests in the namespaces whose names begin with this, and those for the namespaces
-    /// themselves.
+    /// and other cluster-scoped objects whose names do.
     #[must_use]
     pub fn namespaces_with(mut self, prefix: impl Into<String>) -> Self {
         self.namespace_prefix = Some(prefix.into());
@@ -210,13 +210,10 @@ struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// Returns whether the target is in a namespace whose name begins with this, or is one.
+    /// Returns whether the target is in a namespace whose name begins with this, or is a
+    /// cluster-scoped object whose name does.
     fn names_namespace_with(&self, prefix: &str) -> bool {
-        let is_namespace = self
-            .resource
-            .as_ref()
-            .is_some_and(|resource| resource.starts_with("namespaces"));
-        let namespace = self.namespace.or(self.name.filter(|_| is_namespace));
+        let namespace = self.namespace.or(self.name);
         namespace.is_some_and(|namespace| namespace.starts_with(prefix))
     }
 

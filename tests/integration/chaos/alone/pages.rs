@@ -8,7 +8,11 @@ use crate::{
     chaos::scenario::Scenario,
     faults::requests::expire_watches,
     fixtures::{
-        LIMIT, dynamic_client::DynamicClient, jobs::Jobs, namespace::NamespaceFixture, object_builder::config_map,
+        LIMIT,
+        dynamic_client::DynamicClient,
+        jobs::Jobs,
+        namespace::NamespaceFixture,
+        object_builder::{claim, config_map, persistent_volume, scheduled_pod},
         schedules::Kind,
     },
     registry::informers,
@@ -28,6 +32,13 @@ async fn create_idle_objects(scenario: &Scenario) -> Result<()> {
         fixture.ready_foo(&name, 1).await?;
         jobs.create(&name, json!({})).await?;
         dynamic_client.create(config_map(&name)).await?;
+        dynamic_client.create(claim(&name)).await?;
+        dynamic_client.create(scheduled_pod(&name, &name)).await?;
+        dynamic_client
+            .create_for_cluster(persistent_volume(&format!("{}-{name}", fixture.name())))
+            .await?;
+        // Each has a ServiceAccount and a ConfigMap of its own.
+        NamespaceFixture::new(&scenario.plane, &name).await?;
     }
     Ok(())
 }

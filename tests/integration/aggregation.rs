@@ -1,0 +1,4 @@
+//! clusterrole-aggregation-controller on the real apiserver.
+
+mod life;
+pub(crate) mod profile;

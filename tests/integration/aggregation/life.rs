@@ -1,0 +1,111 @@
+//! The rules of aggregated roles.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use portreeve_testing::eventually;
+use serde_json::json;
+
+use super::profile::{aggregated, create, part, resources, wait_for_resources};
+use crate::{bare_plane::bare_plane, fixtures::LIMIT};
+
+async fn roles() -> Result<Api<ClusterRole>> {
+    Ok(Api::all(bare_plane().await?.plane.client()?))
+}
+
+/// They are born without rules, and each contains the one before: its rules settle after those.
+#[tokio::test]
+async fn view_edit_and_admin_get_their_rules_and_those_of_others() -> Result<()> {
+    let roles = roles().await?;
+    let mut extension = part("extension", "widgets");
+    extension["metadata"]["labels"] = json!({"rbac.authorization.k8s.io/aggregate-to-view": "true"});
+    create(&roles, extension).await?;
+    for name in ["view", "edit", "admin"] {
+        eventually(LIMIT, &format!("the rules of {name}"), || async {
+            let found = resources(&roles, name).await?;
+            let has = |resource: &str| found.iter().any(|known| known == resource);
+            ensure!(has("widgets") && has("configmaps"), "{found:?}");
+            anyhow::Ok(())
+        })
+        .await?;
+    }
+    roles.delete("extension", &DeleteParams::default()).await?;
+    eventually(LIMIT, "the rules to be gone", || async {
+        let found = resources(&roles, "admin").await?;
+        ensure!(!found.iter().any(|known| known == "widgets"), "{found:?}");
+        anyhow::Ok(())
+    })
+    .await
+}
+
+/// Each replaces the rules of the other, and with these the reason to do so.
+#[tokio::test]
+async fn roles_that_aggregate_each_other_settle() -> Result<()> {
+    let roles = roles().await?;
+    let names = ["cycle-a", "cycle-b", "cycle-c"];
+    for name in names {
+        let mut role = aggregated(
+            name,
+            "cycle",
+            &json!([{"verbs": ["get"], "apiGroups": [""], "resources": [name]}]),
+        );
+        role["metadata"]["labels"] = json!({"part-of": "cycle"});
+        create(&roles, role).await?;
+    }
+    let versions = async || {
+        let mut versions = Vec::new();
+        for name in names {
+            versions.push(roles.get(name).await?.metadata.resource_version);
+        }
+        anyhow::Ok(versions)
+    };
+    // A role that all others select: when they have its rules, they have been decided on again.
+    let mut settled = Vec::new();
+    for number in 0..3 {
+        let barrier = format!("cycle-barrier-{number}");
+        let mut part = part(&barrier, &barrier);
+        part["metadata"]["labels"] = json!({"part-of": "cycle"});
+        create(&roles, part).await?;
+        for name in names {
+            eventually(LIMIT, &format!("{name} to have the rules of {barrier}"), || async {
+                let found = resources(&roles, name).await?;
+                ensure!(found.contains(&barrier), "{found:?}");
+                anyhow::Ok(())
+            })
+            .await?;
+        }
+        settled = versions().await?;
+    }
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {"look": "again"}}}));
+    roles.patch("cycle-barrier-0", &PatchParams::default(), &patch).await?;
+    // Another aggregated role shows that the change was processed.
+    create(&roles, aggregated("after-cycle", "after", &json!([]))).await?;
+    create(&roles, part("after-part", "after")).await?;
+    wait_for_resources(&roles, "after-cycle", &["after"]).await?;
+    ensure!(versions().await? == settled, "the roles were written again");
+    Ok(())
+}
+
+/// Rules that another manager has written are removed, too.
+#[tokio::test]
+async fn the_rules_of_other_managers_do_not_stay() -> Result<()> {
+    let roles = roles().await?;
+    let foreign = json!([{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]);
+    create(&roles, aggregated("emptied", "nothing", &foreign)).await?;
+    wait_for_resources(&roles, "emptied", &[]).await?;
+    let mut added = part("filled", "gadgets");
+    added["metadata"]["labels"] = json!({"part-of": "nothing"});
+    create(&roles, added).await?;
+    wait_for_resources(&roles, "emptied", &["gadgets"]).await?;
+    let role = roles.get("emptied").await?;
+    let managers = role.metadata.managed_fields.context("no managers")?;
+    let managers: Vec<_> = managers.into_iter().filter_map(|entry| entry.manager).collect();
+    ensure!(
+        managers.iter().any(|name| name == "clusterrole-aggregation-controller"),
+        "{managers:?}"
+    );
+    Ok(())
+}

@@ -1,0 +1,4 @@
+//! serviceaccount-controller on the real apiserver.
+
+mod kubernetes;
+pub(crate) mod profile;
