@@ -30,6 +30,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     aliases: &["clusterrole-aggregation"],
     // Most clusters run kube-controller-manager, which already has this controller.
     on_by_default: false,
+    in_testenv: true,
     crds: &[],
     policies: &[],
     // Without `escalate`, it could write only rules that its own account has.

@@ -32,6 +32,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     aliases: &["root-ca-cert-publisher"],
     // Most clusters run kube-controller-manager, which already has this controller.
     on_by_default: false,
+    in_testenv: true,
     crds: &[],
     policies: &[],
     rules: &[

@@ -22,6 +22,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     aliases: &["serviceaccount"],
     // Most clusters run kube-controller-manager, which already has this controller.
     on_by_default: false,
+    in_testenv: true,
     crds: &[],
     policies: &[],
     rules: &[

@@ -31,6 +31,7 @@ pub const CLAIM_PROTECTION: Descriptor = Descriptor {
     aliases: &["pvc-protection"],
     // Most clusters run kube-controller-manager, which already has this controller.
     on_by_default: false,
+    in_testenv: true,
     crds: &[],
     policies: &[],
     rules: &[

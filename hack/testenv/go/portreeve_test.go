@@ -11,6 +11,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -116,8 +117,33 @@ func TestJobTTL(t *testing.T) {
 	ensureExists(t, fresh)
 }
 
-// The protection of PersistentVolumeClaims (controller-runtime #2854) gets its test here, as
-// TestPersistentVolumeClaim, with persistentvolumeclaim-protection-controller.
+// TestPersistentVolumeClaim shows that a deleted claim that no Pod uses goes, although the apiserver
+// protects it by a finalizer (controller-runtime #2854).
+func TestPersistentVolumeClaim(t *testing.T) {
+	claim := create(t, &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: newNamespace(t), Name: "claim"},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			},
+		},
+	})
+	if len(claim.GetFinalizers()) == 0 {
+		t.Fatal("the claim is not protected")
+	}
+	remove(t, claim)
+	shared.Settled(t)
+	ensureGone(t, claim)
+}
+
+// TestServiceAccount shows that a new namespace gets its ServiceAccount and the CA.
+func TestServiceAccount(t *testing.T) {
+	namespace := newNamespace(t)
+	shared.Settled(t)
+	ensureExists(t, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}})
+	ensureExists(t, configMap(namespace, "kube-root-ca.crt"))
+}
 
 // TestFinalizer shows that an object that keeps somebody else's finalizer does not count.
 func TestFinalizer(t *testing.T) {
