@@ -34,11 +34,11 @@ pub trait Reconciler: Send + Sync + 'static {
         Plan::nothing()
     }
 
-    /// Observes a request that creates, applies, deletes, reads or lists objects, so that the controller
-    /// can remember an object until the watch shows it, or what admission made of it. Returns
-    /// whether the answer changes what the controller remembers: after a read or a list, the rest of
-    /// the plan is then skipped, and in any case the key is decided again. Sync, so it cannot do
-    /// I/O.
+    /// Observes a request that creates, applies, deletes, reads or lists objects, so that the
+    /// controller can remember an object until the watch shows it, or what admission made of it.
+    /// Returns whether the answer changes what the controller remembers: after a read or a list,
+    /// the rest of the plan is then skipped, and in any case the key is decided again. Sync, so it
+    /// cannot do I/O.
     ///
     /// A controller needs this only if its next decision would do harm on a cache that lacks its
     /// own last write, or compares what it wants with what it finds.

@@ -38,7 +38,9 @@ fn help_groups_the_flags() -> Result<()> {
         "Admission webhooks",
         "Logs",
     ];
-    let with_flags = portreeve_cli::CONTROLLERS.iter().filter(|controller| !(controller.flags)().is_empty());
+    let with_flags = portreeve_cli::CONTROLLERS
+        .iter()
+        .filter(|controller| !(controller.flags)().is_empty());
     expected.extend(with_flags.map(|controller| controller.name));
     ensure!(headings == expected, "{headings:?}");
     for flag in [

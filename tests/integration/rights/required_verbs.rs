@@ -106,8 +106,8 @@ impl RightsChecker {
         Ok(())
     }
 
-    /// Starts a daemon with all permissions but one that no request uses, and waits until the apiserver
-    /// rejects a request because of it while `scenario` runs.
+    /// Starts a daemon with all permissions but one that no request uses, and waits until the
+    /// apiserver rejects a request because of it while `scenario` runs.
     async fn check_rejection_without<F: Future<Output = Result<()>>>(
         &self,
         all: &[&Permission],
