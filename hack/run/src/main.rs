@@ -1,5 +1,6 @@
 //! The program behind `make run`: starts a control plane and the daemon with every controller,
-//! serves both versions of CronTab, applies the samples, and runs until Ctrl-C.
+//! serves both versions of CronTab, applies the samples, deletes a namespace, and runs until
+//! Ctrl-C.
 //!
 //!   portreeve-run DAEMON SAMPLES... [DAEMON-FLAG...]
 //!
@@ -8,6 +9,7 @@
 //! this program is killed.
 
 mod conversion;
+mod namespace;
 mod samples;
 
 use std::env;
@@ -182,7 +184,8 @@ async fn apply_and_describe(plane: &ControlPlane, port: u16, samples: &[samples:
                 comment => println!("Applied {sample} ({number} of {total}): {comment}"),
             }
         }
-        anyhow::Ok(())
+        let deleted = namespace::create_and_delete(&client);
+        with_progress("deleting a namespace", deleted).await
     };
     if let Err(error) = applied.await {
         return error;
@@ -206,6 +209,7 @@ And with kubectl, if you have it:
   kubectl get crontabs.v1.stable.example.com,crontabs.v2.stable.example.com
   kubectl get events --all-namespaces
   kubectl delete deployments --all        # foo-controller recreates them
+  kubectl create namespace a && kubectl delete namespace a
   kubectl edit foos
   kubectl annotate --overwrite crontabs example-crontab stable.example.com/run-now=$RANDOM
 

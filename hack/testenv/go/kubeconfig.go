@@ -6,8 +6,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// writeKubeconfig writes a kubeconfig with the cluster and the credentials of cfg, readable only for
-// this user.
+// writeKubeconfig writes a kubeconfig with the cluster and the credentials of cfg, readable only
+// for this user.
 func writeKubeconfig(cfg *rest.Config, path string) error {
 	const name = "testenv"
 	kubeconfig := api.NewConfig()

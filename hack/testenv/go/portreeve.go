@@ -50,8 +50,8 @@ type Env struct {
 	stop    sync.Once
 }
 
-// Start runs the controllers against the control plane of cfg until the test has ended. It fails the
-// test if they do not become ready. The flags are those of `portreeve testenv`, such as
+// Start runs the controllers against the control plane of cfg until the test has ended. It fails
+// the test if they do not become ready. The flags are those of `portreeve testenv`, such as
 // --controllers=*,-cronjob.
 //
 // Use Run where there is no test, such as in TestMain.
@@ -72,8 +72,8 @@ func Start(t testing.TB, cfg *rest.Config, flags ...string) *Env {
 	return env
 }
 
-// Settled waits until the controllers have nothing left to do, and fails the test if that takes more
-// than 30 s. All that follows from earlier requests of the test is then visible: dependents of
+// Settled waits until the controllers have nothing left to do, and fails the test if that takes
+// more than 30 s. All that follows from earlier requests of the test is then visible: dependents of
 // deleted owners are gone, and so are deleted namespaces.
 //
 // What waits for a time (a schedule, a TTL) or for somebody else's finalizer does not count.
@@ -103,7 +103,7 @@ func Run(cfg *rest.Config, flags ...string) (*Env, error) {
 	return env, nil
 }
 
-// WaitUntilSettled is like Settled without a test. It waits until ctx is done, but at most for 50 s.
+// WaitUntilSettled is like Settled without a test. It waits until ctx is done, but at most 50 s.
 func (e *Env) WaitUntilSettled(ctx context.Context) error {
 	timeout := maxTimeout
 	if deadline, ok := ctx.Deadline(); ok {

@@ -117,8 +117,8 @@ func TestJobTTL(t *testing.T) {
 	ensureExists(t, fresh)
 }
 
-// TestPersistentVolumeClaim shows that a deleted claim that no Pod uses goes, although the apiserver
-// protects it by a finalizer (controller-runtime #2854).
+// TestPersistentVolumeClaim shows that a deleted claim that no Pod uses goes, although the
+// apiserver protects it by a finalizer (controller-runtime #2854).
 func TestPersistentVolumeClaim(t *testing.T) {
 	claim := create(t, &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: newNamespace(t), Name: "claim"},

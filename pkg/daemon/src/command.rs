@@ -12,7 +12,7 @@ use crate::{
     error::Error,
     leader_election, logging, manifests, metrics,
     options::{self, Command, Config, ListFormat, UsageError},
-    run, testenv,
+    run, testenv_command,
 };
 
 /// Runs the whole binary: parses the command line, executes it, and returns the exit code. `known`
@@ -98,7 +98,7 @@ fn execute(config: Config, known: &'static [Descriptor], log: &mut Option<Worker
                 "no configuration printed: no enabled controller has webhooks",
             )
         }
-        Some(Command::Testenv(args)) => testenv::execute(args, &config.flags, known, log),
+        Some(Command::Testenv(args)) => testenv_command::execute(args, &config.flags, known, log),
         Some(Command::ConfigReference) => print(&config::reference(&options::command(known))),
         Some(Command::MetricsReference) => print(&metrics_reference(known)?),
         None if config.options.selected.list_controllers => print(&list(config.options.selected.output, known)),

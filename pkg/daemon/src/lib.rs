@@ -20,6 +20,8 @@ mod run;
 mod serving;
 mod serving_certificate;
 mod testenv;
+mod testenv_command;
+mod testenv_options;
 mod webhooks;
 
 pub use command::main;

@@ -59,6 +59,18 @@ pub(crate) enum Format {
     Json,
 }
 
+/// The flags of the log.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Logs")]
+pub(crate) struct Logging {
+    /// The log format
+    #[arg(long, value_enum, default_value = "text")]
+    pub(crate) logging_format: Format,
+    /// The log level verbosity: 4 shows debug, 6 traces
+    #[arg(short, long, value_name = "LEVEL", default_value_t = 0)]
+    pub(crate) v: u8,
+}
+
 /// Sends the logs of the whole process to stderr.
 ///
 /// `-v` applies to the targets of the `controllers` as to Portreeve's own.

@@ -17,9 +17,9 @@ use portreeve_reconcile::Descriptor;
 use crate::{
     config::{self, FileLocation},
     feature_gates::FeatureGate,
-    logging::Format,
+    logging::Logging,
     manifests::{Account, Action},
-    testenv,
+    testenv_options,
 };
 
 /// A controller manager for Kubernetes: one binary that runs controllers with leader election,
@@ -127,7 +127,7 @@ pub(crate) enum Command {
     },
     /// Run the controllers that a control plane for tests lacks, until standard input is closed or
     /// SIGTERM; see docs/testing.md
-    Testenv(testenv::Args),
+    Testenv(testenv_options::Args),
     /// Print the keys of the --config file, in the form of docs/configuration.md
     ConfigReference,
     /// Print the families of metrics, in the form of docs/metrics.md
@@ -296,17 +296,6 @@ fn parse_idle_timeout(text: &str) -> Result<Duration, InvalidIdleTimeout> {
     Ok(idle)
 }
 
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Logs")]
-pub(crate) struct Logging {
-    /// The log format
-    #[arg(long, value_enum, default_value = "text")]
-    pub(crate) logging_format: Format,
-    /// The log level verbosity: 4 shows debug, 6 traces
-    #[arg(short, long, value_name = "LEVEL", default_value_t = 0)]
-    pub(crate) v: u8,
-}
-
 /// An error in the command line or in the config file.
 #[derive(Debug, thiserror::Error)]
 pub enum UsageError {
@@ -397,7 +386,7 @@ pub(crate) fn command(known: &[Descriptor]) -> clap::Command {
         let flags = (descriptor.flags)();
         command = command.args(flags.into_iter().map(|flag| flag.help_heading(descriptor.name)));
     }
-    testenv::with_flags(command, known)
+    testenv_options::with_flags(command, known)
 }
 
 pub(crate) fn enabled(items: &[String], known: &[Descriptor]) -> Result<Vec<Descriptor>, UnknownNames> {

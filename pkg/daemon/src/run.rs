@@ -84,8 +84,8 @@ pub(crate) fn until_ended(
     result
 }
 
-/// Requests the stop at the first signal, or with `is_testenv` when standard input is closed. Returns
-/// the exit code when the process must not wait for the stop any longer.
+/// Requests the stop at the first signal, or with `is_testenv` when standard input is closed.
+/// Returns the exit code when the process must not wait for the stop any longer.
 async fn stop_on_signal(mut interrupt: Signal, mut terminate: Signal, stop: Shutdown, is_testenv: bool) -> i32 {
     tokio::select! {
         name = next_signal(&mut interrupt, &mut terminate) => tracing::info!(
@@ -183,7 +183,7 @@ async fn run_with(
     let (serving, certificate) = listeners.serve(&config.options, content, &close, &stop)?;
     let following = serving::follow_secret(certificate, &credentials).map_err(Error::Connection)?;
     let result = tokio::select! {
-        failed = Box::pin(testenv::announce(announcement)) => failed,
+        failed = Box::pin(testenv::announce(announcement)) => failed.map(drop).map_err(Error::Testenv),
         result = manager.run(&config.flags, stop) => result.map_err(Error::Manager),
         never = credentials.reload_credentials("controllers") => match never {},
         never = following => match never {},
@@ -208,7 +208,9 @@ async fn connect(
     let settings = client::settings(options.manager.dry_run, &metrics.client, outage);
     let connection = Connection::open(&options.client, settings).await;
     let connection = connection.map_err(Error::Connection)?;
-    let port = testenv::check(testenv, connection.url()).await?;
+    let port = testenv::check(testenv, connection.url())
+        .await
+        .map_err(Error::Testenv)?;
     Ok((connection, port))
 }
 

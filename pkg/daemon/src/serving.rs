@@ -28,8 +28,8 @@ pub(crate) type Serving = JoinSet<Result<(), Error>>;
 
 /// Binds the listeners and sets up their access control.
 ///
-/// With `loopback_port`, health and metrics are served on this port of 127.0.0.1, or on any free one
-/// if it is 0.
+/// With `loopback_port`, health and metrics are served on this port of 127.0.0.1, or on any free
+/// one if it is 0.
 pub(crate) async fn bind(
     options: &Options,
     loopback_port: Option<u16>,

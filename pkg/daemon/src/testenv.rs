@@ -11,7 +11,7 @@ mod settled;
 mod stdin;
 
 use std::{
-    ffi::{OsStr, OsString},
+    convert::Infallible,
     future::pending,
     io,
     net::{IpAddr, SocketAddr},
@@ -19,74 +19,18 @@ use std::{
 };
 
 use axum::{Router, http::Uri};
-use clap::{ArgMatches, ValueEnum, parser::ValueSource};
-use portreeve_manager::{Settling, selection::Selection};
-use portreeve_reconcile::{Descriptor, Shutdown};
-use tracing_appender::non_blocking::WorkerGuard;
+use portreeve_manager::Settling;
+use portreeve_reconcile::Shutdown;
 
 use self::ready::Announcement;
-pub(crate) use self::stdin::closed as stdin_closed;
-use crate::{
-    error::Error as DaemonError,
-    options::{Config, Logging},
-    run,
-};
-
-/// The name of the command.
-const NAME: &str = "testenv";
-/// The settings that differ from the daemon's. Its listener is opened separately.
-const SETTINGS: [&str; 5] = [
-    "--leader-elect=false",
-    "--retry-qps=0",
-    "--controller-shutdown-timeout=500ms",
-    "--secure-port=0",
-    "--bind-address=127.0.0.1",
-];
-/// What everybody on this machine may read. The apiserver decides on everything else.
-const OPEN: &str = "--authorization-always-allow-paths=\
-                    /healthz,/livez,/readyz,/readyz/*,/metrics,/settled,/debug/controllers,/debug/controllers/*";
-/// The flag of the time for which other apiservers may accept objects in a deleted namespace. An
-/// apiserver for tests has no others.
-const GRACE: &str = "namespace-deletion-grace";
-
-/// The flags of the command, beside those of its controllers.
-#[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Args {
-    /// The kubeconfig of an administrator of the control plane
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: PathBuf,
-    /// A list of controllers to run, in the syntax of the daemon's --controllers. '*' enables all
-    /// of this command.
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        default_value = "*",
-        allow_hyphen_values = true
-    )]
-    controllers: Vec<String>,
-    /// The port of 127.0.0.1 on which to serve /settled, health, metrics and debug pages by HTTPS. 0
-    /// chooses a free one.
-    #[arg(long, value_name = "PORT", default_value_t = 0)]
-    port: u16,
-    /// A file to write once the caches are synced: JSON with the address, the PEM certificate of
-    /// the listener and the process id
-    #[arg(long, value_name = "FILE")]
-    ready_file: Option<PathBuf>,
-    /// Accept an apiserver on another machine. The controllers delete objects without a Lease, also
-    /// beside a kube-controller-manager.
-    #[arg(long)]
-    allow_remote: bool,
-    #[command(flatten)]
-    logging: Logging,
-}
+pub(crate) use self::{ready::ReadyFile, stdin::closed as stdin_closed};
 
 /// What the daemon does differently for this command.
 pub(crate) struct Settings {
     /// The port of the listener on 127.0.0.1.
-    port: u16,
-    allow_remote: bool,
-    ready_file: Option<ready::ReadyFile>,
+    pub(crate) port: u16,
+    pub(crate) allow_remote: bool,
+    pub(crate) ready_file: Option<ReadyFile>,
 }
 
 /// The reason why the command fails.
@@ -123,6 +67,9 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// Standard output cannot be written.
+    #[error("failed to print that testenv is ready")]
+    Print(#[source] io::Error),
     /// The file of `--ready-file` cannot be written.
     #[error("failed to write --ready-file {path}; set it to a file in a folder that exists and can be written")]
     ReadyFile {
@@ -157,181 +104,18 @@ pub(crate) fn serve(
 
 /// Checks that the apiserver is on this machine, unless the flags accept another one. Returns the
 /// port of the listener.
-pub(crate) async fn check(settings: Option<&Settings>, url: &Uri) -> Result<Option<u16>, DaemonError> {
+pub(crate) async fn check(settings: Option<&Settings>, url: &Uri) -> Result<Option<u16>, Error> {
     let Some(settings) = settings else { return Ok(None) };
     if !settings.allow_remote {
-        apiserver::ensure_local(url).await.map_err(DaemonError::Testenv)?;
+        apiserver::ensure_local(url).await?;
     }
     Ok(Some(settings.port))
 }
 
 /// Reports that the command is ready, once it is. Returns only if that fails.
-pub(crate) async fn announce(announcement: Option<Announcement>) -> Result<(), DaemonError> {
+pub(crate) async fn announce(announcement: Option<Announcement>) -> Result<Infallible, Error> {
     if let Some(announcement) = announcement {
         announcement.announce().await?;
     }
     pending().await
-}
-
-/// Adds the flags of the controllers to the command.
-pub(crate) fn with_flags(command: clap::Command, known: &[Descriptor]) -> clap::Command {
-    let own = known.iter().filter(|descriptor| descriptor.in_testenv);
-    let flags: Vec<_> = own
-        .flat_map(|descriptor| {
-            let flags = (descriptor.flags)().into_iter();
-            flags.map(|flag| flag.help_heading(descriptor.name))
-        })
-        .collect();
-    command.mut_subcommand(NAME, |testenv| testenv.args(flags))
-}
-
-/// Runs the controllers until standard input is closed or a signal arrives.
-pub(crate) fn execute(
-    args: &Args,
-    flags: &ArgMatches,
-    known: &[Descriptor],
-    log: &mut Option<WorkerGuard>,
-) -> Result<(), DaemonError> {
-    let own = own(known);
-    check_controllers(&args.controllers, &own).map_err(DaemonError::Testenv)?;
-    // The flags are those of this command.
-    let flags = flags.subcommand_matches(NAME).unwrap_or(flags);
-    let config = Config::parse(command_line(args, flags, &own), &own).map_err(DaemonError::TestenvFlags)?;
-    let ready_file = args.ready_file.as_deref().map(ready::ReadyFile::create).transpose();
-    let settings = Settings {
-        port: args.port,
-        allow_remote: args.allow_remote,
-        ready_file: ready_file.map_err(DaemonError::Testenv)?,
-    };
-    match run::until_ended(config, own, Some(settings), log) {
-        // What was in progress may be cut off: nobody takes over.
-        Err(DaemonError::Manager(portreeve_manager::Error::DrainTimeout { .. })) => Ok(()),
-        ended => ended,
-    }
-}
-
-/// Returns the controllers of the command, which are on by default in it.
-fn own(known: &[Descriptor]) -> Vec<Descriptor> {
-    let own = known.iter().filter(|descriptor| descriptor.in_testenv);
-    let on = |descriptor: &Descriptor| Descriptor {
-        on_by_default: true,
-        ..*descriptor
-    };
-    own.map(on).collect()
-}
-
-fn check_controllers(items: &[String], own: &[Descriptor]) -> Result<(), Error> {
-    let Err(unknown) = Selection::parse(items, own) else {
-        return Ok(());
-    };
-    let known: Vec<_> = own.iter().map(|descriptor| descriptor.name).collect();
-    Err(Error::Controllers {
-        unknown: unknown.names().collect::<Vec<_>>().join(", "),
-        known: known.join(", "),
-    })
-}
-
-/// Returns the command line of a daemon with the settings of this command.
-fn command_line(args: &Args, flags: &ArgMatches, own: &[Descriptor]) -> Vec<OsString> {
-    let flag = |name: &str, value: &dyn AsRef<OsStr>| {
-        let mut flag = OsString::from(format!("--{name}="));
-        flag.push(value);
-        flag
-    };
-    let mut line = vec![OsString::from("portreeve"), OPEN.into()];
-    line.extend(SETTINGS.map(OsString::from));
-    line.push(flag("kubeconfig", &args.kubeconfig));
-    line.push(flag("controllers", &args.controllers.join(",")));
-    line.push(flag("v", &args.logging.v.to_string()));
-    let format = args.logging.logging_format.to_possible_value();
-    line.extend(format.map(|format| flag("logging-format", &format.get_name())));
-    for arg in own.iter().flat_map(|descriptor| (descriptor.flags)()) {
-        let (id, Some(name)) = (arg.get_id().as_str(), arg.get_long()) else {
-            continue;
-        };
-        if flags.value_source(id) == Some(ValueSource::CommandLine) {
-            let values: Vec<_> = flags.get_raw(id).into_iter().flatten().collect();
-            line.push(flag(name, &values.join(OsStr::new(","))));
-        } else if name == GRACE {
-            line.push(flag(name, &"0s"));
-        }
-    }
-    line
-}
-
-#[cfg(test)]
-mod tests {
-    use portreeve_cli::CONTROLLERS;
-
-    use super::*;
-    use crate::options::Command;
-
-    /// Returns the daemon's command line for these flags.
-    fn line(flags: &[&str]) -> Result<String, String> {
-        let arguments = ["portreeve", "testenv", "--kubeconfig=/k"];
-        let config = Config::parse(arguments.iter().chain(flags), CONTROLLERS).map_err(|error| error.to_string())?;
-        let Some(Command::Testenv(args)) = &config.options.command else {
-            return Err("another command".to_owned());
-        };
-        let own = own(CONTROLLERS);
-        check_controllers(&args.controllers, &own).map_err(|error| error.to_string())?;
-        let line = command_line(args, config.flags.subcommand_matches(NAME).unwrap(), &own);
-        let config = Config::parse(&line, &own).map_err(|error| error.to_string())?;
-        let enabled = config.enabled(&own).map_err(|error| error.to_string())?;
-        let names: Vec<_> = enabled.iter().map(|descriptor| descriptor.name).collect();
-        let line: Vec<_> = line.iter().map(|arg| arg.to_string_lossy()).collect();
-        Ok(format!("{}\n{}", line.join(" "), names.join(" ")))
-    }
-
-    #[test]
-    fn all_controllers_that_a_control_plane_for_tests_lacks_run_without_a_grace() {
-        let line = line(&[]).unwrap();
-        for words in [
-            "--leader-elect=false",
-            "--retry-qps=0",
-            "--namespace-deletion-grace=0s",
-            "--kubeconfig=/k",
-            "cronjob-controller",
-            "garbage-collector-controller",
-            "namespace-controller",
-            "ttl-after-finished-controller",
-        ] {
-            assert!(line.contains(words), "{words}: {line}");
-        }
-        assert!(!line.contains("foo-controller"), "{line}");
-    }
-
-    #[test]
-    fn controllers_can_be_left_out_and_keep_their_flags() {
-        let line = line(&[
-            "--controllers=*,-cronjob,-ttl-after-finished",
-            "--namespace-deletion-grace=2s",
-            "--gc-ignore-resources=pods,events",
-            "-v=4",
-        ])
-        .unwrap();
-        let (flags, names) = line.split_once('\n').unwrap();
-        assert!(flags.contains("--namespace-deletion-grace=2s"), "{flags}");
-        assert!(
-            flags.contains("--gc-ignore-resources=pods,events --") || flags.ends_with("pods,events"),
-            "{flags}"
-        );
-        assert!(flags.contains("--v=4"), "{flags}");
-        assert!(
-            names.contains("namespace-controller") && !names.contains("cronjob"),
-            "{names}"
-        );
-    }
-
-    #[test]
-    fn names_of_other_controllers_are_errors_that_list_its_own() {
-        let error = line(&["--controllers=foo,gone"]).unwrap_err();
-        assert!(
-            error.starts_with("unknown controllers in --controllers: foo, gone; testenv runs "),
-            "{error}"
-        );
-        assert!(error.contains("namespace-controller"), "{error}");
-        let error = line(&["--concurrent-foo-syncs=1"]).unwrap_err();
-        assert!(error.contains("--concurrent-foo-syncs"), "{error}");
-    }
 }

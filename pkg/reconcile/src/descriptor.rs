@@ -15,8 +15,8 @@ pub struct Descriptor {
     pub aliases: &'static [&'static str],
     /// Whether `*` in `--controllers` includes it.
     pub on_by_default: bool,
-    /// Whether `portreeve testenv` runs it: it does what kube-controller-manager would, on a control
-    /// plane without one.
+    /// Whether `portreeve testenv` runs it: it does what kube-controller-manager would, on a
+    /// control plane without one.
     pub in_testenv: bool,
     /// The CRDs that it needs in the cluster, as YAML documents that end with a newline. They are
     /// generated from the types in advance: the code that derives schemas from types is large, and

@@ -15,7 +15,6 @@ use tempfile::NamedTempFile;
 use tokio::time::sleep;
 
 use super::Error;
-use crate::error::Error as DaemonError;
 
 /// The interval between two checks whether the caches are synced.
 const INTERVAL: Duration = Duration::from_millis(2);
@@ -32,7 +31,7 @@ pub(crate) struct ReadyFile {
 
 impl ReadyFile {
     /// Creates the file under another name, and removes the file of an earlier run.
-    pub(super) fn create(path: &Path) -> Result<Self, Error> {
+    pub(crate) fn create(path: &Path) -> Result<Self, Error> {
         let error = |source| Error::ReadyFile {
             path: path.to_owned(),
             source,
@@ -65,7 +64,7 @@ pub(crate) struct Announcement {
 
 impl Announcement {
     /// Waits until the caches are synced, and reports it.
-    pub(super) async fn announce(self) -> Result<(), DaemonError> {
+    pub(super) async fn announce(self) -> Result<(), Error> {
         while !self.settling.is_ready() {
             sleep(INTERVAL).await;
         }
@@ -76,12 +75,12 @@ impl Announcement {
                 "certificate": pem(&self.certificate),
                 "pid": std::process::id(),
             });
-            ready_file.write(&content).map_err(DaemonError::Testenv)?;
+            ready_file.write(&content)?;
         }
         tracing::info!(address = url, "ready");
         let mut stdout = io::stdout();
         let printed = writeln!(stdout, "ready {url}").and_then(|()| stdout.flush());
-        printed.map_err(DaemonError::Print)
+        printed.map_err(Error::Print)
     }
 }
 

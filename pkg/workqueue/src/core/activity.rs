@@ -28,7 +28,7 @@ impl<K: Clone + Eq + Hash> Core<K> {
             scheduled: Vec::new(),
         };
         for (key, item) in &self.items {
-            // A failed key may also wait for a requested time that is before the end of its backoff.
+            // A failed key may also wait for a requested time before the end of its backoff.
             if item.failures == 0 && matches!(item.state, State::Delayed) {
                 let wait = item.at.saturating_duration_since(now);
                 activity.scheduled.push((key.clone(), wait));
