@@ -21,8 +21,9 @@ use crate::{
 
 /// The `Retry-After` of throttled requests, in seconds. It is longer than the recovery of a daemon.
 const RETRY_AFTER: u32 = 5;
-/// After this many rejections, a key waits for at least ten seconds.
-const REJECTIONS: u64 = 12;
+/// After this many rejections, a key waits for at least twenty seconds, which is longer than the
+/// recovery of a daemon on a busy machine.
+const REJECTIONS: u64 = 13;
 /// The names of the Foos whose Deployments cannot be created during the outage.
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 

@@ -112,7 +112,7 @@ async fn run() -> Result<()> {
     let described = async {
         let enabled = with_progress("serving v2 of CronTab", webhook.enable(&plugin, &plane));
         match enabled.await {
-            Ok(()) => apply_and_describe(&plane, port, &samples).await,
+            Ok(()) => apply_and_describe(&plane, port, &samples, &controllers).await,
             Err(error) => error,
         }
     };
@@ -172,8 +172,14 @@ fn start_daemon(binary: &Path, plane: &ControlPlane, port: u16, flags: &[String]
     Process::spawn_attached("portreeve", binary, &args, &[])
 }
 
-/// Applies the samples and prints commands to try. Returns only if applying fails.
-async fn apply_and_describe(plane: &ControlPlane, port: u16, samples: &[samples::Sample]) -> anyhow::Error {
+/// Applies the samples, deletes a namespace if one of these controllers empties it, and prints
+/// commands to try. Returns only on failure.
+async fn apply_and_describe(
+    plane: &ControlPlane,
+    port: u16,
+    samples: &[samples::Sample],
+    controllers: &str,
+) -> anyhow::Error {
     let applied = async {
         let client = plane.client()?;
         for (number, sample) in (1..).zip(samples) {
@@ -184,8 +190,11 @@ async fn apply_and_describe(plane: &ControlPlane, port: u16, samples: &[samples:
                 comment => println!("Applied {sample} ({number} of {total}): {comment}"),
             }
         }
-        let deleted = namespace::create_and_delete(&client);
-        with_progress("deleting a namespace", deleted).await
+        if controllers.split(',').any(|name| name == namespace::CONTROLLER) {
+            let deleted = namespace::create_and_delete(&client);
+            with_progress("deleting a namespace", deleted).await?;
+        }
+        anyhow::Ok(())
     };
     if let Err(error) = applied.await {
         return error;

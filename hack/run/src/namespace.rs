@@ -8,6 +8,9 @@ use kube::core::GroupVersionKind;
 use kube::{Api, Client};
 use portreeve_testing::eventually;
 
+/// The controller that does so.
+pub(crate) const CONTROLLER: &str = "namespace-controller";
+
 const NAME: &str = "namespace-that-goes";
 /// Longer than the time for which namespace-controller waits before it deletes anything.
 const LIMIT: Duration = Duration::from_mins(2);
@@ -32,6 +35,6 @@ pub(crate) async fn create_and_delete(client: &Client) -> Result<()> {
         anyhow::Ok(())
     })
     .await?;
-    println!("Deleted namespace {NAME}: namespace-controller emptied it, and it is gone.");
+    println!("Deleted namespace {NAME}: {CONTROLLER} emptied it, and it is gone.");
     Ok(())
 }

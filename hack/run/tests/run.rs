@@ -189,6 +189,7 @@ async fn the_daemon_serves_the_samples_in_both_versions() -> Result<()> {
     let samples = ["crontab", "foo"].map(|controller| controllers.join(controller).join("samples"));
     let samples = samples.each_ref().map(|samples| &**samples);
     let fixture = RunFixture::start_with(tempfile::tempdir()?, &daemon, &samples)?;
+    fixture.line("Deleted namespace ").await?;
     let kubeconfig = fixture.kubeconfig().await?;
     for version in ["v1", "v2"] {
         let listed = crontabs(&kubeconfig, version)

@@ -63,6 +63,12 @@ pub enum RootCaError {
         /// The file.
         path: PathBuf,
     },
+    /// The file also has a private key, which everybody could read.
+    #[error("{path} contains a private key, and its content is published in every namespace: keep the key elsewhere")]
+    PrivateKey {
+        /// The file.
+        path: PathBuf,
+    },
     /// There is no file, and the connection verifies the apiserver without a CA.
     #[error("the daemon's own configuration names no CA of the apiserver")]
     NoAuthorities,
@@ -146,6 +152,9 @@ fn read(path: &Path) -> Result<Arc<str>, RootCaError> {
     read.map_err(|source| RootCaError::Read { path: path(), source })?;
     if text.len() as u64 > MOST_BYTES {
         return Err(RootCaError::TooLong { path: path() });
+    }
+    if text.contains("PRIVATE KEY-----") {
+        return Err(RootCaError::PrivateKey { path: path() });
     }
     let mut store = RootCertStore::empty();
     let mut certificates = CertificateDer::pem_slice_iter(text.as_bytes());

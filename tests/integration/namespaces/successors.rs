@@ -42,7 +42,9 @@ fn deletions(environment: &NamespaceEnvironment) -> Matcher {
 
 #[tokio::test]
 async fn a_deletion_without_an_answer_keeps_the_namespace() -> Result<()> {
-    let environment = NamespaceEnvironment::start(&[NO_GRACE, REQUEST_TIMEOUT]).await?;
+    // Long enough for the page to say so on a slow machine.
+    const LATE: Duration = Duration::from_secs(10);
+    let environment = NamespaceEnvironment::start(&[NO_GRACE, "--namespace-request-timeout=10s"]).await?;
     create_many(&environment).await?;
     let lost = environment
         .proxy

@@ -3,12 +3,13 @@
 use anyhow::{Context, Result, ensure};
 use http::StatusCode;
 use portreeve_testing::{
-    BodyFault, CannedResponse, ControlPlane, Fault, FaultProxy, Matcher, PooledPlane, Repeat, Testenv,
+    BodyFault, CannedResponse, ControlPlane, Fault, FaultProxy, Matcher, PooledPlane, Repeat, Testenv, eventually,
 };
 use serde_json::Value;
 
 use super::environment::{client_and_testenv, ensure_gone, start};
 use crate::fixtures::{
+    LIMIT,
     dynamic_client::{DynamicClient, Policy},
     object_builder::{CONFIG_MAPS, config_map},
 };
@@ -23,32 +24,32 @@ struct Faulty {
 }
 
 impl Faulty {
-    /// Starts the controllers, after `fault` has been applied.
+    /// Starts the collector alone, which creates nothing, after `fault` has been applied.
     async fn start(fault: impl FnOnce(&FaultProxy)) -> Result<Self> {
         let plane = ControlPlane::pooled().await?;
         let proxy = FaultProxy::start(&plane).await?;
         let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "testenv")?;
         fault(&proxy);
         Ok(Self {
-            testenv: start(&kubeconfig, &[]).await?,
+            testenv: start(&kubeconfig, &["--controllers=garbagecollector"]).await?,
             client: DynamicClient::new(&plane, "faulty").await?,
             proxy,
             _plane: plane,
         })
     }
 
-    /// Checks that the controllers are not settled because of an item with these words.
-    async fn ensure_left(&self, words: &str) -> Result<()> {
-        let (status, body) = self.testenv.get("/settled?timeout=2s").await?;
-        ensure!(status == StatusCode::REQUEST_TIMEOUT, "{status}: {body}");
-        let body: Value = serde_json::from_str(&body)?;
-        let mut left = body["left"]
-            .as_array()
-            .context("no list")?
-            .iter()
-            .filter_map(Value::as_str);
-        ensure!(left.any(|item| item.contains(words)), "{words}: {body:#}");
-        Ok(())
+    /// Waits until the controllers are not settled because of an item with these words.
+    async fn wait_until_left(&self, words: &str) -> Result<()> {
+        eventually(LIMIT, &format!("{words:?} to be left to do"), || async {
+            let (status, body) = self.testenv.get("/settled?timeout=2s").await?;
+            ensure!(status == StatusCode::REQUEST_TIMEOUT, "{status}: {body}");
+            let body: Value = serde_json::from_str(&body)?;
+            let left = body["left"].as_array().context("no list")?;
+            let mut left = left.iter().filter_map(Value::as_str);
+            ensure!(left.any(|item| item.contains(words)), "{body:#}");
+            anyhow::Ok(())
+        })
+        .await
     }
 }
 
@@ -69,7 +70,7 @@ async fn changes_that_a_watch_has_not_reported_are_left_to_do() -> Result<()> {
     let child = client.create(config_map("child").owned_by(&owner)).await?;
     client.delete(&owner, Policy::Background).await?;
     faulty
-        .ensure_left("configmaps.v1: its cache is at resourceVersion")
+        .wait_until_left("configmaps.v1: its cache is at resourceVersion")
         .await?;
     client.get(&child).await?;
     proxy.heal();
@@ -93,7 +94,7 @@ async fn a_deletion_that_a_watch_has_not_reported_is_left_to_do() -> Result<()> 
     testenv.settled().await?;
     client.delete(&owner, Policy::Background).await?;
     faulty
-        .ensure_left("configmaps.v1: its cache is at resourceVersion")
+        .wait_until_left("configmaps.v1: its cache is at resourceVersion")
         .await?;
     proxy.heal();
     proxy.reset();
@@ -113,7 +114,7 @@ async fn a_failed_deletion_is_left_to_do_while_it_waits_for_its_retry() -> Resul
     proxy.respond(deletions, CannedResponse::internal_error(), Repeat::UntilHealed);
     client.delete(&owner, Policy::Background).await?;
     faulty
-        .ensure_left("garbage-collector-controller: garbage_collector_attempt_to_delete: ")
+        .wait_until_left("garbage-collector-controller: garbage_collector_attempt_to_delete: ")
         .await?;
     client.get(&child).await?;
     proxy.heal();

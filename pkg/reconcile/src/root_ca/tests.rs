@@ -25,6 +25,8 @@ fn a_file_that_cannot_be_published_is_an_error_that_names_it() {
         let expected = format!("{} contains no valid PEM certificates", path.display());
         assert_eq!(error(), expected, "{content:?}");
     }
+    fs::write(&path, ca() + "-----BEGIN EC PRIVATE KEY-----").unwrap();
+    assert!(error().starts_with(&format!("{} contains a private key", path.display())));
     fs::write(&path, [0xff]).unwrap();
     assert_eq!(error(), format!("failed to read {}", path.display()));
     fs::write(&path, "a".repeat(1024 * 1024 + 1)).unwrap();
