@@ -5,31 +5,12 @@
 
 use http::Request;
 use portreeve_api::Resource;
-use portreeve_client::ApiErrorKind;
+use portreeve_client::{ApiErrorKind, ListPage};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{Applied, Applier, EffectError, Observe, Progress, StaleCacheError, classify_error, failed};
 use crate::{Effect, RequestState, request};
-
-/// A page of a list.
-#[derive(Deserialize)]
-struct Page {
-    kind: String,
-    metadata: PageMetadata,
-    /// May be null, but not absent.
-    #[serde(deserialize_with = "Option::deserialize")]
-    items: Option<Vec<Box<RawValue>>>,
-}
-
-#[derive(Deserialize)]
-struct PageMetadata {
-    /// Every list has one.
-    #[serde(rename = "resourceVersion")]
-    _version: String,
-    #[serde(default, rename = "continue")]
-    next: Option<String>,
-}
 
 /// The discovery document of a group version.
 #[derive(Deserialize)]
@@ -42,11 +23,6 @@ struct ServedResources {
 struct ServedResource {
     name: String,
 }
-
-/// A 200 response that is not a list. It proves nothing about the objects.
-#[derive(Debug, thiserror::Error)]
-#[error("the response is not a list of {0}")]
-struct NoList(String);
 
 impl Applier {
     /// Lists page by page, from the request for the first one on. Returns `None` if the plan
@@ -62,24 +38,24 @@ impl Applier {
         };
         let mut request = first;
         loop {
-            let page = match self.client.request::<Page>(request).await {
+            let page = match self.client.request::<ListPage<Box<RawValue>>>(request).await {
                 Ok(page) => page,
                 Err(error) if ApiErrorKind::of(&error) == ApiErrorKind::NotFound => {
                     return self.require_unserved(effect, resource, error).await;
                 }
                 Err(error) => return classify_error(effect, error),
             };
-            if page.kind != format!("{}List", resource.kind) {
-                return Some(failed(effect, NoList(resource.plural.to_string())));
-            }
-            for object in page.items.iter().flatten() {
+            let (items, next) = match page.into_items() {
+                Ok(page) => page,
+                Err(error) => return Some(failed(effect, error)),
+            };
+            for object in &items {
                 if observe(Progress::Request(effect, RequestState::Listed(object))) {
                     return Some(Applied::Stale(EffectError::of(effect, StaleCacheError::Unseen)));
                 }
             }
             observe(Progress::Ended);
-            let next = page.metadata.next.filter(|next| !next.is_empty())?;
-            request = match request::page(effect, Some(next)) {
+            request = match request::page(effect, Some(next?)) {
                 Ok(request) => request,
                 Err(source) => return Some(Applied::Refused(EffectError::of(effect, source))),
             };

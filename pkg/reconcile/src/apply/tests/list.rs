@@ -56,12 +56,10 @@ async fn the_plan_continues_after_all_pages_if_the_reconciler_accepts_each_objec
 async fn only_a_list_counts_and_a_resource_that_discovery_lacks() {
     let not_found = || error_response(404, "NotFound");
     let no_items = json!({"kind": "PodList", "metadata": {"resourceVersion": "7"}});
-    let no_version = json!({"kind": "PodList", "metadata": {}, "items": []});
-    let other = json!({"kind": "JobList", "metadata": {"resourceVersion": "7"}, "items": []});
+    let other = json!({"kind": "Pod", "metadata": {"resourceVersion": "7"}, "items": []});
     let table = [
         (vec![(200, json!({}))], "failed", 1),
         (vec![(200, no_items)], "failed", 1),
-        (vec![(200, no_version)], "failed", 1),
         (vec![(200, other)], "failed", 1),
         (vec![error_response(403, "Forbidden")], "refused", 1),
         (vec![error_response(503, "ServiceUnavailable")], "failed", 1),
