@@ -11,19 +11,23 @@
 //!   have exactly the listed ones.
 //!
 //! A version that decreases, as after a restore of etcd from a backup, is never up to date.
+//!
+//! etcd has one counter for all that it stores. If all lists are as of the same version, and a
+//! later request shows the same one, nothing was written since, and no list would be different.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use futures::{StreamExt, stream};
 use http::{Request, header};
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
-use portreeve_api::{CRDS, ObjectKey};
-use portreeve_client::{ApiErrorKind, error_chain, refusal};
+use portreeve_api::{CRDS, ObjectKey, Resource};
+use portreeve_client::{ApiErrorKind, METADATA_LIST, error_chain, refusal};
 use serde::{Deserialize, de::IgnoredAny};
 
 use crate::{Factory, Watch, explain::JsonError, protocol::Page, shared_watch::SharedWatch, watch::Query};
 
+const EVENTS: Resource = Resource::namespaced("", "v1", "Event", "events");
 /// The number of lists that are requested at once.
 const LISTS: usize = 8;
 
@@ -36,6 +40,17 @@ pub struct Comparison {
     pub terminating: Vec<TerminatingObject>,
     /// The names of the listed CustomResourceDefinitions.
     pub definitions: Vec<Arc<str>>,
+    /// What was compared, if all lists are as of the same version.
+    snapshot: Option<Snapshot>,
+}
+
+/// What a comparison has compared.
+#[derive(Debug, Eq, PartialEq)]
+struct Snapshot {
+    /// The version of all lists.
+    version: u64,
+    /// The names of the watches, sorted.
+    watches: Vec<String>,
 }
 
 /// An object that is being deleted, and what keeps it.
@@ -203,10 +218,30 @@ fn number(version: &str) -> Result<u64, ListError> {
 }
 
 impl Factory {
-    /// Compares each watch with a fresh, consistent list of the metadata of its objects.
-    pub async fn compare(&self) -> Comparison {
+    /// Compares each watch with a fresh, consistent list of the metadata of its objects. If nothing
+    /// was written since an earlier comparison that has found no lag, this keeps its result, at the
+    /// cost of one request.
+    pub async fn compare(&self, comparison: &mut Comparison) {
+        let watches = self.live_watches();
+        if !self.is_current(comparison, &watches).await {
+            *comparison = self.compare_lists(watches).await;
+        }
+    }
+
+    async fn is_current(&self, comparison: &Comparison, watches: &[Arc<SharedWatch>]) -> bool {
+        match &comparison.snapshot {
+            Some(snapshot) if comparison.lags.is_empty() && snapshot.watches == names(watches) => {
+                latest_version(&self.lister().0).await == Some(snapshot.version)
+            }
+            _ => false,
+        }
+    }
+
+    async fn compare_lists(&self, watches: Vec<Arc<SharedWatch>>) -> Comparison {
         let (client, page_size) = self.lister();
-        let compared = self.live_watches().into_iter().map(|shared| {
+        let names = names(&watches);
+        let mut versions = BTreeSet::new();
+        let compared = watches.into_iter().map(|shared| {
             let client = client.clone();
             async move {
                 let before = Position::of(&shared).version;
@@ -221,6 +256,7 @@ impl Factory {
                 Ok(listed) => {
                     let totals = listed.as_ref().map(|listed| &listed.totals);
                     let lag = Position::of(&shared).lag(before, totals);
+                    versions.extend(totals.map(|totals| totals.version));
                     let listed = listed.unwrap_or_default();
                     comparison.terminating.extend(listed.terminating);
                     comparison.definitions.extend(listed.definitions);
@@ -234,8 +270,29 @@ impl Factory {
         comparison.terminating.sort();
         // Watches with selectors may list the same objects.
         comparison.terminating.dedup();
+        let first = versions.pop_first();
+        comparison.snapshot = first.filter(|_| versions.is_empty()).map(|version| Snapshot {
+            version,
+            watches: names,
+        });
         comparison
     }
+}
+
+/// Returns the sorted names of watches.
+fn names(watches: &[Arc<SharedWatch>]) -> Vec<String> {
+    let mut names: Vec<_> = watches.iter().map(|shared| shared.watch.to_string()).collect();
+    names.sort();
+    names
+}
+
+/// Returns the version of etcd now, unless the request fails. The apiserver has no cache of events,
+/// so it asks etcd at once. If events have an etcd of their own, its versions are others.
+async fn latest_version(client: &Client) -> Option<u64> {
+    let mut query = Query::new(&Watch::all(EVENTS));
+    query.add("limit", "1");
+    let bytes = page(client, query).await.ok()?;
+    number(Page::read(&bytes).ok()?.metadata.resource_version?.as_str()).ok()
 }
 
 /// Lists the metadata of the objects. Returns `None` if the resource is not served.
@@ -261,8 +318,7 @@ async fn list(client: &Client, watch: &Watch, page_size: u32) -> Result<Option<L
 }
 
 async fn page(client: &Client, query: Query) -> Result<bytes::Bytes, kube::Error> {
-    let accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
-    let request = Request::get(query.into_path()).header(header::ACCEPT, accept);
+    let request = Request::get(query.into_path()).header(header::ACCEPT, METADATA_LIST);
     let request = request.body(Body::empty()).map_err(kube::Error::HttpError)?;
     let response = client.send(request).await?;
     if !response.status().is_success() {

@@ -19,7 +19,7 @@ use std::{
 use http::{Request, header};
 use http_body_util::BodyExt;
 use kube::client::Body;
-use portreeve_client::{ApiErrorKind, OutageCount, error_chain, refusal, retry_after};
+use portreeve_client::{ApiErrorKind, METADATA, OutageCount, error_chain, refusal, retry_after};
 use tokio::{
     sync::watch,
     time::{Instant, timeout_at},
@@ -295,7 +295,7 @@ impl Reflector {
         query.add("allowWatchBookmarks", "true");
         query.add("resourceVersion", version);
         query.add("timeoutSeconds", &fastrand::u32(300..600).to_string());
-        let response = self.send(query, "").await.map_err(Error::Watch)?;
+        let response = self.send(query, METADATA).await.map_err(Error::Watch)?;
         if is_contact {
             self.config.record_contact();
         }
@@ -402,17 +402,12 @@ impl Reflector {
         }
     }
 
-    /// Sends a GET request and turns an unsuccessful response into an error.
-    ///
-    /// `suffix` is appended to the kind `PartialObjectMetadata` in the `Accept` header: `List` for
-    /// a list, empty for a watch. A watch that requests `PartialObjectMetadataList` would fail at
-    /// its first event.
-    async fn send(&mut self, query: Query, suffix: &str) -> Result<http::Response<Body>, kube::Error> {
+    /// Sends a GET request and turns an unsuccessful response into an error. `metadata` is the
+    /// `Accept` header if only metadata is wanted.
+    async fn send(&mut self, query: Query, metadata: &str) -> Result<http::Response<Body>, kube::Error> {
         let mut request = Request::get(query.into_path());
         if self.active.is_metadata_only() {
-            let accept =
-                format!("application/json;as=PartialObjectMetadata{suffix};g=meta.k8s.io;v=v1,application/json");
-            request = request.header(header::ACCEPT, accept);
+            request = request.header(header::ACCEPT, metadata);
         }
         let request = request.body(Body::empty()).map_err(kube::Error::HttpError)?;
         self.outages = self.config.outage.count();

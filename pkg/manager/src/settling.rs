@@ -16,7 +16,7 @@ use kube::Client;
 use parking_lot::RwLock;
 use portreeve_api::{CRDS, Resource};
 use portreeve_client::{ApiErrorKind, error_chain};
-use portreeve_informer::{Factory, Report, TerminatingObject};
+use portreeve_informer::{Comparison, Factory, Report, TerminatingObject};
 use portreeve_reconcile::Activity;
 use serde_json::Value;
 use tokio::{
@@ -36,8 +36,9 @@ pub struct Settling {
     state: Arc<RwLock<ManagerState>>,
     informers: Factory,
     client: Client,
-    /// Callers take turns, so that the requests of one pass at a time are in progress.
-    turn: Arc<Mutex<()>>,
+    /// The last comparison of the caches with the apiserver. Callers take turns, so that the
+    /// requests of one pass at a time are in progress.
+    comparison: Arc<Mutex<Comparison>>,
 }
 
 /// What the controllers have to do, and what they wait for.
@@ -68,7 +69,7 @@ impl Settling {
             state: Arc::clone(state),
             informers,
             client,
-            turn: Arc::default(),
+            comparison: Arc::default(),
         }
     }
 
@@ -101,8 +102,8 @@ impl Settling {
         let mut clean = None;
         loop {
             let mut pass = {
-                let _turn = self.turn.lock().await;
-                self.pass().await
+                let mut comparison = self.comparison.lock().await;
+                self.pass(&mut comparison).await
             };
             let is_clean = pass.is_clean();
             if is_clean && clean == Some(pass.taken.1) {
@@ -125,9 +126,9 @@ impl Settling {
         }
     }
 
-    async fn pass(&self) -> Pass {
+    async fn pass(&self, comparison: &mut Comparison) -> Pass {
         let before = self.activities();
-        let comparison = self.informers.compare().await;
+        self.informers.compare(comparison).await;
         let undiscovered = self.undiscovered(&before, &comparison.definitions).await;
         let after = self.activities();
         let mut left = self.stopped();

@@ -3,6 +3,7 @@
 use std::{fs, path::Path};
 
 use anyhow::{Result, ensure};
+use kube::config::Kubeconfig;
 use portreeve_testing::{ControlPlane, Signal, Testenv};
 
 use super::environment::start;
@@ -60,6 +61,25 @@ async fn it_refuses_an_apiserver_on_another_machine() -> Result<()> {
         ensure!(log.contains(words), "{words}: {log}");
     }
     Ok(())
+}
+
+/// The unspecified address is not a loopback address, but leads to this machine.
+#[tokio::test]
+async fn allow_remote_accepts_any_address() -> Result<()> {
+    let plane = ControlPlane::pooled().await?;
+    let mut remote = Kubeconfig::read_from(plane.kubeconfig())?;
+    for cluster in remote.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
+        cluster.server = Some(plane.url().replace("127.0.0.1", "0.0.0.0"));
+        // The certificate of the apiserver is for its loopback address.
+        cluster.tls_server_name = Some("127.0.0.1".to_owned());
+    }
+    let kubeconfig = plane.folder().join("unspecified.kubeconfig");
+    fs::write(&kubeconfig, serde_json::to_string(&remote)?)?;
+    let mut refused = Testenv::launch(Path::new(PROGRAM), &kubeconfig, &[])?;
+    let (status, log) = (refused.ended().await?, refused.log()?);
+    ensure!(status.code() == Some(1) && log.contains("0.0.0.0"), "{status}: {log}");
+    let testenv = start(&kubeconfig, &["--allow-remote", "--controllers=namespace"]).await?;
+    testenv.settled().await
 }
 
 #[test]

@@ -123,6 +123,21 @@ async fn a_failed_deletion_is_left_to_do_while_it_waits_for_its_retry() -> Resul
 }
 
 #[tokio::test]
+async fn a_list_that_is_rejected_leaves_its_watch_to_be_compared() -> Result<()> {
+    let faulty = Faulty::start(|_| ()).await?;
+    let Faulty { testenv, proxy, .. } = &faulty;
+    testenv.settled().await?;
+    proxy.respond(
+        Matcher::lists(),
+        CannedResponse::too_many_requests(1),
+        Repeat::UntilHealed,
+    );
+    faulty.wait_until_left("configmaps.v1: failed to list it").await?;
+    proxy.heal();
+    testenv.settled().await
+}
+
+#[tokio::test]
 async fn invalid_parameters_are_rejected_with_the_way_out() -> Result<()> {
     let (_, testenv) = client_and_testenv("parameters").await?;
     for (query, words) in [

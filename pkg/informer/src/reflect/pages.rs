@@ -4,7 +4,7 @@ use std::future::pending;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use portreeve_client::{ApiErrorKind, is_timeout};
+use portreeve_client::{ApiErrorKind, METADATA_LIST, is_timeout};
 
 use super::{Error, Reflector};
 use crate::watch::Query;
@@ -43,7 +43,7 @@ impl Reflector {
         if let Some(next) = next {
             query.add("continue", next);
         }
-        let response = self.send(query, "List").await.map_err(Error::List);
+        let response = self.send(query, METADATA_LIST).await.map_err(Error::List);
         let response = match response {
             Err(error) if error.kind() == ApiErrorKind::Expired && next.is_some() && limit.is_some() => {
                 self.unpaged = true;
