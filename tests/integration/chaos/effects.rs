@@ -1,12 +1,13 @@
-//! The executable is killed after each single effect and started again, until all work is done.
+//! The executable is killed after an effect of each controller and started again; in `make chaos`,
+//! after every effect.
 //!
 //! The audit log shows that the apiserver executed the effect, but the response is lost. The
 //! controllers' own tests of `decide` do the same within a process, for many more plans.
 
-use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Repeat, Signal, eventually};
+use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, PooledPlane, Repeat, Signal, eventually};
 
 use super::scenario::Account;
 use crate::{
@@ -15,6 +16,7 @@ use crate::{
         LIMIT,
         daemon::{ALL_CONTROLLERS, Daemon, PROMPT_NAMESPACES},
         namespace::NamespaceFixture,
+        rounds::number,
     },
     profile::{self, Expected},
     registry::{self, PROFILES},
@@ -55,60 +57,107 @@ fn effects(plane: &ControlPlane, namespace: &str) -> Result<Vec<Event>> {
     Ok(writes)
 }
 
-#[tokio::test]
-async fn a_daemon_killed_after_each_effect_completes_its_work_without_duplicates() -> Result<()> {
-    let plane = ControlPlane::builder().audit_policy(policy::WRITES).pooled().await?;
-    let proxy = FaultProxy::start(&plane).await?;
-    let Account { kubeconfig, .. } = Account::of(&plane, &proxy, &[]).await?;
-    let flags = [&[&*ALL_CONTROLLERS, "--install-crds"], &PROMPT_NAMESPACES[..]].concat();
-    // A first daemon installs the CRDs, so that the custom resources can be created before
-    // the next one starts.
-    let daemon = Daemon::start_as(&plane, &kubeconfig, "mortal", &flags).await?;
-    daemon.admin.wait_until_ready().await?;
-    daemon.process.signal(Signal::KILL)?;
-    daemon.process.wait(LIMIT).await?;
-    let pending_work = PendingWork::build(&plane).await?;
-    let expected = pending_work.expected();
-    let mut killed_controllers = BTreeSet::new();
-    for kills in 0..MAX_KILLS {
-        let before = effects(&plane, pending_work.fixture.name())?.len();
-        let write = || Matcher::writes().namespaces_with(pending_work.fixture.name());
-        let done = proxy.fault(write(), Fault::DropResponse, Repeat::Nth(1));
-        // Cut the writes that other workers send until the daemon is killed.
-        proxy.fault(write(), Fault::Cut, Repeat::UntilHealed);
-        let daemon = Daemon::start_as(&plane, &kubeconfig, "mortal", &flags).await?;
-        tokio::select! {
-            biased;
-            killed = done.wait_for_applied(1, LIMIT) => {
-                killed.with_context(|| daemon.process.log_tail())?;
-                let effect = eventually(LIMIT, "the effect in the audit log", || async {
-                    effects(&plane, pending_work.fixture.name())?.get(before).cloned().context("the effect is missing")
-                })
-                .await?;
-                println!("killed after {effect}");
-                killed_controllers.extend(registry::names().find(|name| effect.user_agent.ends_with(name)));
-                daemon.process.signal(Signal::KILL)?;
-                daemon.process.wait(LIMIT).await?;
-                proxy.heal();
-            }
-            finished = profile::wait_until_done(&expected), if kills > 0 => {
-                finished.with_context(|| daemon.process.log_tail())?;
-                println!("killed {kills} times");
-                // The work needs at least these effects: a Deployment and a status, Jobs and
-                // statuses, deletions and patches.
-                ensure!(kills >= 12, "only {kills} kills");
-                ensure!(
-                    killed_controllers.len() == portreeve_cli::CONTROLLERS.len(),
-                    "only {killed_controllers:?} were killed after an effect"
-                );
-                proxy.heal();
-                profile::verify(&expected).await?;
-                ensure!(!daemon.log()?.contains("panicked"), "{}", daemon.process.log_tail());
-                return AuditLog::of(&plane)?.check_effects();
+/// A daemon that is killed, and the work that it leaves.
+struct Mortal {
+    plane: PooledPlane,
+    proxy: FaultProxy,
+    kubeconfig: PathBuf,
+    work: PendingWork,
+}
+
+impl Mortal {
+    async fn new() -> Result<Self> {
+        let plane = ControlPlane::builder().audit_policy(policy::WRITES).pooled().await?;
+        let proxy = FaultProxy::start(&plane).await?;
+        let Account { kubeconfig, .. } = Account::of(&plane, &proxy, &[]).await?;
+        // A first daemon installs the CRDs, so that the custom resources can be created before the
+        // next one starts.
+        let daemon = start(&plane, &kubeconfig).await?;
+        daemon.admin.wait_until_ready().await?;
+        kill(daemon).await?;
+        let work = PendingWork::build(&plane).await?;
+        Ok(Self {
+            plane,
+            proxy,
+            kubeconfig,
+            work,
+        })
+    }
+
+    /// Starts a daemon and kills it after the first effect of this controller, or of any. No other
+    /// effect happens until then. Returns the effect.
+    async fn kill_after(&self, controller: Option<&str>) -> Result<Event> {
+        let before = effects(&self.plane, self.work.fixture.name())?.len();
+        let writes = || Matcher::writes().namespaces_with(self.work.fixture.name());
+        let first = controller.map_or_else(writes, |name| writes().user_agent(name));
+        let done = self.proxy.fault(first, Fault::DropResponse, Repeat::Nth(1));
+        self.proxy.fault(writes(), Fault::Cut, Repeat::UntilHealed);
+        let daemon = start(&self.plane, &self.kubeconfig).await?;
+        let killed = done.wait_for_applied(1, LIMIT).await;
+        killed.with_context(|| daemon.process.log_tail())?;
+        let effect = eventually(LIMIT, "the effect in the audit log", || async {
+            let effects = effects(&self.plane, self.work.fixture.name())?;
+            effects.get(before).cloned().context("the effect is missing")
+        })
+        .await?;
+        println!("killed after {effect}");
+        kill(daemon).await?;
+        self.proxy.heal();
+        Ok(effect)
+    }
+
+    /// Kills a daemon after each further effect, until all work is done.
+    async fn kill_after_each_effect(&self) -> Result<()> {
+        for kills in 0..MAX_KILLS {
+            let expected = self.work.expected();
+            tokio::select! {
+                biased;
+                killed = self.kill_after(None) => drop(killed?),
+                finished = profile::wait_until_done(&expected) => {
+                    self.proxy.heal();
+                    println!("killed {kills} more times");
+                    return finished;
+                }
             }
         }
+        bail!("the work was not done after {MAX_KILLS} kills")
     }
-    let writes = effects(&plane, pending_work.fixture.name())?;
-    let last: Vec<_> = writes.iter().rev().take(20).map(Event::to_string).collect();
-    bail!("the work was not done after {MAX_KILLS} kills; the last writes were {last:#?}");
+
+    /// Lets a daemon do what is left.
+    async fn finish(self) -> Result<()> {
+        let daemon = start(&self.plane, &self.kubeconfig).await?;
+        let expected = self.work.expected();
+        let done = profile::wait_until_done(&expected).await;
+        done.with_context(|| daemon.process.log_tail())?;
+        profile::verify(&expected).await?;
+        ensure!(!daemon.log()?.contains("panicked"), "{}", daemon.process.log_tail());
+        AuditLog::of(&self.plane)?.check_effects()
+    }
+}
+
+async fn start(plane: &ControlPlane, kubeconfig: &Path) -> Result<Daemon> {
+    let flags = [&[&*ALL_CONTROLLERS, "--install-crds"], &PROMPT_NAMESPACES[..]].concat();
+    Daemon::start_as(plane, kubeconfig, "mortal", &flags).await
+}
+
+async fn kill(daemon: Daemon) -> Result<()> {
+    daemon.process.signal(Signal::KILL)?;
+    daemon.process.wait(LIMIT).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_daemon_killed_after_its_effects_completes_its_work_without_duplicates() -> Result<()> {
+    let mortal = Mortal::new().await?;
+    for controller in registry::names() {
+        let effect = mortal.kill_after(Some(controller)).await.context(controller)?;
+        ensure!(
+            effect.user_agent.ends_with(controller),
+            "{effect} is not of {controller}"
+        );
+    }
+    if number("EVERY_EFFECT", 0)? > 0 {
+        mortal.kill_after_each_effect().await?;
+    }
+    mortal.finish().await
 }
