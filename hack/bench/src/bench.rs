@@ -19,7 +19,7 @@ use crate::statistics::{Value, written};
 use crate::tables::Scenario;
 use crate::usage::machine_time;
 use crate::{
-    admission, connections, conversion, failover, foos, garbage, graph, namespaces, parts, schedules, tenants,
+    admission, connections, conversion, failover, foos, garbage, graph, namespaces, parts, schedules, tenants, testenv,
 };
 
 /// How long the CPU usage of other programs is sampled before each measurement.
@@ -108,6 +108,7 @@ async fn measure(options: &Options, step: &Step) -> Result<Vec<Value>> {
     let row = step.row;
     match &row.scenario {
         Scenario::Part { package } => return parts::measure(&row.id, package).await,
+        Scenario::GoTests => return testenv::measure_go(options, step).await,
         Scenario::Graph => return graph::measure(step.subject, options.count(row)).await,
         _ => {}
     }
@@ -132,7 +133,8 @@ async fn measure(options: &Options, step: &Step) -> Result<Vec<Value>> {
         Scenario::Tenants => tenants::measure(&run).await,
         Scenario::Admission => admission::measure(&run).await,
         Scenario::Conversion { stored } => conversion::measure(&run, *stored).await,
-        Scenario::Graph | Scenario::Part { .. } => bail!("{} needs no cluster", row.id),
+        Scenario::Testenv => testenv::measure(&run).await,
+        Scenario::GoTests | Scenario::Graph | Scenario::Part { .. } => bail!("{} needs no cluster", row.id),
     }
 }
 

@@ -179,7 +179,9 @@ fn controller_args(run: &Run<'_>, is_replica: bool) -> Result<Vec<String>> {
         args.push(format!("--leader-elect-resource-name={LEASE}"));
     }
     if run.step.row.lifted {
-        args.push(format!("{concurrency_flag}={}", run.concurrency()));
+        if !concurrency_flag.is_empty() {
+            args.push(format!("{concurrency_flag}={}", run.concurrency()));
+        }
         if subject.is_peer() {
             args.extend(["--kube-api-qps=5000", "--kube-api-burst=10000"].map(str::to_owned));
         }

@@ -27,6 +27,7 @@ mod schedules;
 mod statistics;
 mod tables;
 mod tenants;
+mod testenv;
 mod usage;
 mod watch;
 mod webhook;

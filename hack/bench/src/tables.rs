@@ -154,6 +154,8 @@ pub(crate) enum Scenario {
     Tenants,
     Admission,
     Conversion { stored: Version },
+    Testenv,
+    GoTests,
     Graph,
     Part { package: String },
 }

@@ -19,8 +19,9 @@ import (
 )
 
 var (
-	cfg    *rest.Config
-	k8s    client.Client
+	cfg *rest.Config
+	k8s client.Client
+	// shared runs the controllers of all tests, unless kube-controller-manager does.
 	shared *Env
 )
 
@@ -47,15 +48,36 @@ func run(m *testing.M) (code int, err error) {
 	if k8s, err = client.New(cfg, client.Options{}); err != nil {
 		return 0, err
 	}
-	if shared, err = Run(cfg); err != nil {
+	stop, err := runControllers()
+	if err != nil {
 		return 0, err
 	}
 	defer func() {
-		if stopped := shared.Stop(); err == nil {
+		if stopped := stop(); err == nil {
 			err = stopped
 		}
 	}()
 	return m.Run(), nil
+}
+
+// runControllers starts portreeve, or kube-controller-manager in its place, and returns a function
+// that ends it.
+func runControllers() (stop func() error, err error) {
+	if manager := os.Getenv(managerVariable); manager != "" {
+		return runManager(manager, cfg)
+	}
+	if shared, err = Run(cfg); err != nil {
+		return nil, err
+	}
+	return shared.Stop, nil
+}
+
+// settled waits until the controllers have nothing left to do.
+func settled(t *testing.T) {
+	t.Helper()
+	if shared != nil {
+		shared.Settled(t)
+	}
 }
 
 // TestCascade shows that a child is deleted after its owner (controller-runtime #1459).
@@ -65,7 +87,7 @@ func TestCascade(t *testing.T) {
 	child := create(t, ownedBy(configMap(namespace, "child"), owner))
 	other := create(t, configMap(namespace, "other"))
 	remove(t, owner)
-	shared.Settled(t)
+	settled(t)
 	ensureGone(t, owner, child)
 	ensureExists(t, other)
 }
@@ -76,7 +98,7 @@ func TestForegroundDeletion(t *testing.T) {
 	owner := create(t, configMap(namespace, "owner"))
 	child := create(t, ownedBy(configMap(namespace, "child"), owner))
 	remove(t, owner, client.PropagationPolicy(metav1.DeletePropagationForeground))
-	shared.Settled(t)
+	settled(t)
 	ensureGone(t, owner, child)
 }
 
@@ -86,7 +108,7 @@ func TestOrphan(t *testing.T) {
 	owner := create(t, configMap(namespace, "owner"))
 	child := create(t, ownedBy(configMap(namespace, "child"), owner))
 	remove(t, owner, client.PropagationPolicy(metav1.DeletePropagationOrphan))
-	shared.Settled(t)
+	settled(t)
 	ensureGone(t, owner)
 	ensureExists(t, child)
 	if owners := child.GetOwnerReferences(); len(owners) > 0 {
@@ -101,7 +123,7 @@ func TestNamespace(t *testing.T) {
 	content := create(t, configMap(name, "content"))
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	remove(t, namespace)
-	shared.Settled(t)
+	settled(t)
 	ensureGone(t, content, namespace)
 }
 
@@ -112,7 +134,7 @@ func TestJobTTL(t *testing.T) {
 	fresh := create(t, job(namespace, "fresh", 3600))
 	complete(t, expired)
 	complete(t, fresh)
-	shared.Settled(t)
+	settled(t)
 	ensureGone(t, expired)
 	ensureExists(t, fresh)
 }
@@ -133,14 +155,14 @@ func TestPersistentVolumeClaim(t *testing.T) {
 		t.Fatal("the claim is not protected")
 	}
 	remove(t, claim)
-	shared.Settled(t)
+	settled(t)
 	ensureGone(t, claim)
 }
 
 // TestServiceAccount shows that a new namespace gets its ServiceAccount and the CA.
 func TestServiceAccount(t *testing.T) {
 	namespace := newNamespace(t)
-	shared.Settled(t)
+	settled(t)
 	ensureExists(t, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}})
 	ensureExists(t, configMap(namespace, "kube-root-ca.crt"))
 }
@@ -152,7 +174,7 @@ func TestFinalizer(t *testing.T) {
 	kept.Finalizers = []string{"example.com/kept"}
 	object := create(t, kept)
 	remove(t, object)
-	shared.Settled(t)
+	settled(t)
 	ensureExists(t, object)
 	object.SetFinalizers(nil)
 	if err := k8s.Update(t.Context(), object); err != nil {
@@ -283,7 +305,11 @@ func remove(t *testing.T, object client.Object, options ...client.DeleteOption) 
 func ensureGone(t *testing.T, objects ...client.Object) {
 	t.Helper()
 	for _, object := range objects {
-		if err := k8s.Get(t.Context(), client.ObjectKeyFromObject(object), object); !apierrors.IsNotFound(err) {
+		var err error
+		if !eventually(func() bool {
+			err = k8s.Get(t.Context(), client.ObjectKeyFromObject(object), object)
+			return apierrors.IsNotFound(err)
+		}) {
 			t.Errorf("%s is not gone: %v", object.GetName(), err)
 		}
 	}
@@ -291,7 +317,11 @@ func ensureGone(t *testing.T, objects ...client.Object) {
 
 func ensureExists(t *testing.T, object client.Object) {
 	t.Helper()
-	if err := k8s.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
+	var err error
+	if !eventually(func() bool {
+		err = k8s.Get(t.Context(), client.ObjectKeyFromObject(object), object)
+		return err == nil
+	}) {
 		t.Errorf("failed to read %s: %v", object.GetName(), err)
 	}
 }

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail, ensure};
 use http::{Request, StatusCode};
@@ -33,6 +33,7 @@ pub struct Testenv {
     child: Child,
     input: Option<ChildStdin>,
     ready: Option<Ready>,
+    started: SystemTime,
     folder: ScratchDir,
 }
 
@@ -77,6 +78,7 @@ impl Testenv {
             let path = folder.path().join(name);
             File::create(&path).with_context(|| format!("failed to create {}", path.display()))
         };
+        let started = SystemTime::now();
         let mut child = Command::new(program)
             .arg("testenv")
             .arg(format!("--kubeconfig={}", kubeconfig.display()))
@@ -97,6 +99,7 @@ impl Testenv {
             child,
             input,
             ready: None,
+            started,
             folder,
         })
     }
@@ -125,6 +128,24 @@ impl Testenv {
         let text = fs::read_to_string(&path).context("failed to read the ready file")?;
         self.ready = Some(serde_json::from_str(&text).context("failed to parse the ready file")?);
         Ok(())
+    }
+
+    /// Returns the time from the start of the process until it was ready, by the time of its ready
+    /// file.
+    ///
+    /// # Errors
+    /// Returns an error if it is not ready.
+    pub fn ready_after(&self) -> Result<Duration> {
+        let ready = fs::metadata(self.folder.path().join("ready.json")).context("testenv is not ready")?;
+        ready
+            .modified()?
+            .duration_since(self.started)
+            .context("the clock went back")
+    }
+
+    /// Returns the ID of the process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Waits until the controllers have nothing left to do. All that follows from earlier requests
