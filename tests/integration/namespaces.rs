@@ -6,5 +6,6 @@ pub(crate) mod environment;
 mod explain;
 mod hidden;
 mod kubernetes;
+mod other_manager;
 pub(crate) mod profile;
 mod successors;

@@ -49,6 +49,11 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             verbs: &["get"],
         },
         Rule {
+            groups: &["coordination.k8s.io"],
+            resources: &["leases"],
+            verbs: &["get"],
+        },
+        Rule {
             groups: &[""],
             resources: &["namespaces/finalize", "namespaces/status"],
             verbs: &["update"],
@@ -81,9 +86,9 @@ fn flags() -> Vec<clap::Arg> {
         clap::Arg::new(MODE)
             .long(MODE)
             .value_name("MODE")
-            .help("'observe' deletes and changes nothing: the controller logs what it would do, and shows it under /debug/controllers/namespace-controller/explain")
+            .help("'active' deletes, except while a kube-controller-manager holds its Lease. 'always' deletes then too: use it if that one runs without its namespace-controller. 'observe' deletes and changes nothing: the controller logs what it would do, and shows it under /debug/controllers/namespace-controller/explain")
             .default_value("active")
-            .value_parser(["active", "observe"]),
+            .value_parser(["active", "always", "observe"]),
         clap::Arg::new(REQUEST_TIMEOUT)
             .long(REQUEST_TIMEOUT)
             .value_name("DURATION")
@@ -100,10 +105,12 @@ fn flags() -> Vec<clap::Arg> {
 }
 
 fn build(ctx: &Context<'_>) -> Result<Registrations, BuildError> {
+    let mode = ctx.flag::<String>(MODE)?;
     let settings = Settings {
         workers: ctx.flag::<u16>(CONCURRENCY)?.into(),
         grace: ctx.flag::<Duration>(GRACE)?,
-        observe: ctx.flag::<String>(MODE)? == "observe" || ctx.shared.dry_run,
+        observe: mode == "observe" || ctx.shared.dry_run,
+        yields: mode == "active",
         request_timeout: ctx.flag::<Duration>(REQUEST_TIMEOUT)?,
         stuck_after: ctx.flag::<Duration>(STUCK_AFTER)?,
     };

@@ -3,6 +3,7 @@
 mod attempt;
 mod deletion;
 mod metrics;
+mod other_manager;
 mod pages;
 mod requests;
 mod survey;
@@ -35,6 +36,7 @@ use tokio::{
 use tracing::Instrument;
 
 use self::{
+    other_manager::OtherManager,
     requests::{NAMESPACES, Requests},
     tracked::{Tracked, TrackedNamespaces},
     watches::ContentWatches,
@@ -57,6 +59,8 @@ pub(crate) struct Settings {
     pub(crate) grace: Duration,
     /// Whether to delete and change nothing.
     pub(crate) observe: bool,
+    /// Whether to leave the work to a kube-controller-manager that holds its Lease.
+    pub(crate) yields: bool,
     /// The request timeout of the apiserver.
     pub(crate) request_timeout: Duration,
     /// The age of a deletion from which on it is reported.
@@ -76,6 +80,7 @@ struct NamespaceContext {
     name: &'static str,
     settings: Settings,
     requests: Requests,
+    other_manager: OtherManager,
     applier: Applier,
     clock: Arc<dyn Clock>,
     outage: Outage,
@@ -111,6 +116,7 @@ pub(crate) fn build_controller(inputs: &Context<'_>, settings: Settings) -> Resu
         name,
         settings,
         requests: Requests::new(inputs.client.clone(), fence_monitor.clone()),
+        other_manager: OtherManager::default(),
         applier: Applier {
             client: inputs.client.clone(),
             events: shared.events.clone(),

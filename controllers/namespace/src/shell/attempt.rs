@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use super::{
     NamespaceContext,
     deletion::{Deletion, Interruption},
+    other_manager::{Holder, yielded},
     requests::{FINALIZER, NAMESPACES, Namespace, RequestError},
     survey::Survey,
     throttling::Throttling,
@@ -34,7 +35,8 @@ const DETAILS_AFTER: Duration = Duration::from_mins(1);
 /// The minimum delay after an attempt that could not read or delete everything. It lists every
 /// resource, so it is not repeated as soon as a single request would be.
 const MIN_RETRY: Duration = Duration::from_secs(1);
-
+/// How often the Lease of another manager is read.
+const RECHECK: Duration = Duration::from_secs(15);
 /// When deletions have taken longer than this, everything is listed once more before the namespace
 /// is finalized. Each list is a request for each resource, the greatest cost of a small namespace.
 const RELIST_AFTER: Duration = Duration::from_secs(2);
@@ -51,6 +53,8 @@ enum End {
     Again,
     /// The namespace is empty, and kept until then.
     Held(Instant),
+    /// kube-controller-manager does the work.
+    Yielded(Holder),
     /// Objects are left, or may be. The next attempt is not before this delay.
     Remaining(Findings, Duration),
     Failed(RequestError),
@@ -111,6 +115,7 @@ impl NamespaceContext {
             tracked.is_inherited.get_or_insert(is_inherited);
         });
         let served = self.read_discovery().await?;
+        self.yield_to_other(&served).await?;
         let mut survey = Survey::new(&served);
         self.list_into(&mut survey, &served, work, None).await;
         let listed = Instant::now();
@@ -140,6 +145,15 @@ impl NamespaceContext {
         }
         self.write_conditions(name, &survey.findings, tracked).await?;
         Ok(End::Remaining(survey.findings, survey.delay))
+    }
+
+    /// Ends the attempt while a kube-controller-manager works.
+    async fn yield_to_other(&self, served: &ServedResources) -> Result<(), End> {
+        if self.settings.observe || !self.settings.yields {
+            return Ok(());
+        }
+        let holder = self.other_manager.holder(&self.requests, served).await?;
+        holder.map_or(Ok(()), |holder| Err(End::Yielded(holder)))
     }
 
     /// Returns the resources that are served now.
@@ -231,6 +245,8 @@ impl NamespaceContext {
         if let Some(until) = until.filter(|until| Instant::now() < *until) {
             return Ok(End::Held(until));
         }
+        let served = self.served.borrow().clone().unwrap_or_default();
+        self.yield_to_other(&served).await?;
         let namespace = self.requests.namespace(name).await?;
         let Some(namespace) = namespace.filter(|now| *now.metadata.uid == *uid && now.needs_us()) else {
             return Ok(End::Again);
@@ -323,6 +339,12 @@ impl NamespaceContext {
                 record(Progress::Held(now));
                 Outcome::At(until)
             }
+            End::Yielded(Holder { identity, until }) => {
+                tracing::debug!(namespace = %name, holder = %identity, "left a namespace to kube-controller-manager");
+                record(Progress::Yielded(identity));
+                // It may release the Lease sooner.
+                Outcome::At(until.min(Instant::now() + RECHECK))
+            }
             End::Failed(error) => {
                 tracing::debug!(namespace = %name, reason = %error, "retrying failed attempt");
                 record(Progress::Failed(now, error.to_string()));
@@ -368,6 +390,7 @@ impl NamespaceContext {
         let why = match &tracked.state {
             Progress::Remaining(_, findings) => findings.summary(),
             Progress::Failed(_, why) => why.clone(),
+            Progress::Yielded(holder) => yielded(holder),
             Progress::Held(_) | Progress::Started => "it is being deleted".to_owned(),
             Progress::Protected => "this controller never touches it".to_owned(),
             Progress::Finalized => "others have not removed their finalizers from the namespace".to_owned(),

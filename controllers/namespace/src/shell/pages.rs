@@ -10,6 +10,7 @@ use portreeve_reconcile::{DebugPage, DebugQuery, DebugResponse, ReadinessCheck, 
 
 use super::{
     NamespaceContext,
+    other_manager::yielded,
     tracked::{Progress, Tracked},
 };
 use crate::findings::Findings;
@@ -97,6 +98,7 @@ impl NamespaceContext {
                 "It was empty at {at}. It is kept for up to {:#}, because a deletion of its content got no answer and may still be on its way.",
                 seconds(self.settings.late())
             )),
+            Progress::Yielded(holder) => lines.push(format!("This controller leaves it alone: {}.", yielded(holder))),
             Progress::Failed(at, why) => lines.push(format!("The last attempt, at {at}, failed: {why}.")),
             Progress::Remaining(at, findings) => {
                 lines.push(format!("The last attempt was at {at}."));

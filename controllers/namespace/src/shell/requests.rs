@@ -1,6 +1,6 @@
 //! The requests that the controller sends, except for those that replace the namespace.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use http::{Request, header};
 use http_body_util::BodyExt;
@@ -190,13 +190,26 @@ impl Requests {
 
     /// Returns a namespace, or `None` if it does not exist.
     pub(super) async fn namespace(&self, name: &str) -> Result<Option<Namespace>, RequestError> {
-        let key = ObjectKey::cluster(name);
-        let request = Request::get(object_path(&NAMESPACES, None, name)?).body(Vec::new())?;
+        self.object(&NAMESPACES, None, name).await
+    }
+
+    /// Returns an object, or `None` if it does not exist.
+    pub(super) async fn object<T: for<'de> Deserialize<'de>>(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Result<Option<T>, RequestError> {
+        let key = ObjectKey {
+            namespace: namespace.map(Arc::from),
+            name: Arc::from(name),
+        };
+        let request = Request::get(object_path(resource, namespace, name)?).body(Vec::new())?;
         let mut throttling = Throttling::default();
         loop {
             let error = match self.client.request(request.clone()).await {
-                Ok(namespace) => return Ok(Some(namespace)),
-                Err(error) if is_object_not_found(&error, &NAMESPACES, &key) => return Ok(None),
+                Ok(object) => return Ok(Some(object)),
+                Err(error) if is_object_not_found(&error, resource, &key) => return Ok(None),
                 Err(error) => RequestError::of(&error),
             };
             if !throttling.waits(error.throttled()).await {

@@ -46,6 +46,8 @@ pub(super) enum Progress {
     Held(Timestamp),
     /// A request failed.
     Failed(Timestamp, String),
+    /// kube-controller-manager does the work, in the process with this identity.
+    Yielded(Arc<str>),
     /// Only finalizers of others are left, on the namespace itself.
     Finalized,
     /// The controller never touches this namespace.
