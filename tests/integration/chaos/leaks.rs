@@ -1,4 +1,5 @@
-//! The executable under repeated faults: its resource usage does not grow.
+//! The executable under repeated faults: its resource usage does not grow. Only `make chaos` runs
+//! this, because it takes minutes.
 
 use anyhow::{Context, Result, ensure};
 use portreeve_testing::{BodyFault, CannedResponse, ControlPlane, Fault, FaultProxy, Matcher, Repeat, eventually};

@@ -52,6 +52,7 @@ async fn a_daemon_does_not_lead_beside_one_with_a_lease_in_another_namespace() -
     }
     let by_hand = environment.replica("by-hand", &[]).await?;
     environment.next_holder("portreeve", "").await?;
+    by_hand.admin.wait_until_ready().await?;
     by_hand.process.signal(Signal::TERM)?;
     ensure!(by_hand.process.wait(LIMIT).await?.code() == Some(0));
     Ok(())

@@ -98,10 +98,12 @@ impl RightsChecker {
     }
 
     /// Ensures that the apiserver has rejected no request of an account for missing permissions.
+    /// Its admission plugin also rejects owners of a kind that it has not discovered yet.
     pub(super) fn ensure_nothing_forbidden(&self, account: &str) -> Result<()> {
         let requests = self.requests_of(account, 0)?;
         let forbidden = requests.iter().filter(|request| request.code() == 403);
-        let forbidden: Vec<_> = forbidden.map(Event::to_string).collect();
+        let mut forbidden: Vec<_> = forbidden.map(Event::to_string).collect();
+        forbidden.retain(|rejection| !rejection.contains("cannot find RESTMapping"));
         ensure!(forbidden.is_empty(), "{forbidden:#?}");
         Ok(())
     }
