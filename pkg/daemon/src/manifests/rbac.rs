@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn election_role_covers_only_its_own_leases() {
-        assert!(!output(CONTROLLERS, false, &[]).contains("leases"));
+        assert!(!output(CONTROLLERS, false, &[]).contains("leader-election"));
         let text = output(&[], false, &["portreeve", "portreeve-a"]);
         let (_, role) = text.split_once("\nkind: Role\n").unwrap();
         let (role, _) = role.split_once("---").unwrap();
