@@ -22,6 +22,8 @@ use crate::{
 };
 
 const NAMESPACES: Resource = Resource::cluster("", "v1", "Namespace", "namespaces");
+/// The name of the queue and of the metrics, which are those of kube-controller-manager.
+const QUEUE: &str = "root_ca_cert_publisher";
 /// The flag for the file with the CA.
 const ROOT_CA_FILE: &str = "root-ca-file";
 
@@ -78,7 +80,8 @@ fn build(ctx: &Context<'_>) -> Result<Registrations, BuildError> {
         maps: maps.clone(),
     };
     let all = namespaces.clone();
-    let controller = KeyedController::new(ctx, "root_ca_cert_publisher", reconciler)
+    let controller = KeyedController::new(ctx, QUEUE, reconciler)
+        .sync_metrics(QUEUE)?
         .watch(&namespaces, |delta| [map_in(&delta.key())])
         .watch(&maps, |delta| [delta.key()])
         .follow_root_ca(&ca, move || {

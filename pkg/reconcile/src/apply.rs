@@ -367,8 +367,15 @@ impl EffectError {
 
     /// Returns whether the apiserver answered with an internal error.
     pub(crate) fn is_internal(&self) -> bool {
-        let error = self.source.downcast_ref();
-        matches!(error, Some(kube::Error::Api(status)) if status.code == 500)
+        self.code() == Some(500)
+    }
+
+    /// Returns the status code of the answer, if there was one.
+    pub(crate) fn code(&self) -> Option<u16> {
+        match self.source.downcast_ref() {
+            Some(kube::Error::Api(status)) => Some(status.code),
+            _ => None,
+        }
     }
 
     pub(crate) fn of(effect: &Effect, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {

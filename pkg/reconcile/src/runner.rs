@@ -4,6 +4,7 @@ mod conflicts;
 mod enqueue_gate;
 mod failure_log;
 mod own_writes;
+mod sync_metrics;
 mod worker;
 
 use std::{pin::pin, sync::Arc, time::Duration};
@@ -23,6 +24,7 @@ use self::{
     enqueue_gate::EnqueueGate,
     failure_log::FailureLog,
     own_writes::OwnWrites,
+    sync_metrics::SyncMetrics,
     worker::{ReconcileResult, Worker},
 };
 use crate::{
@@ -44,6 +46,7 @@ pub struct KeyedController<R> {
     reconciler: Arc<R>,
     applier: Applier,
     conflicts: Conflicts,
+    sync_metrics: Option<SyncMetrics>,
     shared: SharedContext,
     workers: usize,
     syncs: Vec<Synced>,
@@ -82,6 +85,7 @@ impl<R: Reconciler> KeyedController<R> {
                 fence_monitor: FenceMonitor::new(ctx),
             },
             conflicts: Conflicts::new(ctx.informers.stale_signal()),
+            sync_metrics: None,
             shared,
             workers: 1,
             syncs: Vec::new(),
@@ -128,6 +132,18 @@ impl<R: Reconciler> KeyedController<R> {
         let metrics = &mut self.applier.controller_metrics;
         let added = metrics.add_latency(registry, metric, help, buckets);
         self.with_metric(metric, added)
+    }
+
+    /// Counts the runs of keys and their seconds by status code, in `{prefix}_sync_total` and
+    /// `{prefix}_sync_duration_seconds`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the process already has one of these metrics.
+    pub fn sync_metrics(mut self, prefix: &'static str) -> Result<Self, BuildError> {
+        let registered = SyncMetrics::register(&self.shared.registry, prefix);
+        let added = registered.map(|metrics| self.sync_metrics = Some(metrics));
+        self.with_metric(prefix, added)
     }
 
     fn with_metric(self, metric: &'static str, added: Result<(), prometheus::Error>) -> Result<Self, BuildError> {
@@ -314,6 +330,7 @@ impl<R: Reconciler> KeyedController<R> {
             outage: self.shared.outage.clone(),
             failures: FailureLog::default(),
             conflicts: self.conflicts,
+            sync_metrics: self.sync_metrics,
             own_writes: self.own_writes,
         });
         self.gate.open();

@@ -53,6 +53,9 @@ const SKEW: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0
 const TTL: &[f64] = &[
     0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6, 819.2,
 ];
+const SYNC: &[f64] = &[
+    0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384,
+];
 const REVIEW: &[f64] = &[0.25, 0.5, 0.7, 1.0, 1.5, 3.0, 5.0, 10.0];
 const RECONCILE: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5,
@@ -113,6 +116,8 @@ const FAMILIES: &[Row] = &[
         "",
         TTL,
     ),
+    ("root_ca_cert_publisher_sync_total", COUNTER, "code", &[]),
+    ("root_ca_cert_publisher_sync_duration_seconds", HISTOGRAM, "code", SYNC),
     ("kubernetes_feature_enabled", GAUGE, "name,stage", &[]),
     ("kubernetes_healthcheck", GAUGE, "name,type", &[]),
     ("kubernetes_healthchecks_total", COUNTER, "name,status,type", &[]),

@@ -21,6 +21,7 @@ use super::{
     conflicts::Conflicts,
     failure_log::{Due, FailureLog},
     own_writes::OwnWrites,
+    sync_metrics::SyncMetrics,
 };
 use crate::{
     Applied, Applier, Clock, Effect, EffectError, Metrics, Next, Plan, Reconciler, apply::Progress, reconcile_span,
@@ -47,6 +48,7 @@ pub(super) struct Worker<R> {
     pub(super) outage: Outage,
     pub(super) failures: FailureLog,
     pub(super) conflicts: Conflicts,
+    pub(super) sync_metrics: Option<SyncMetrics>,
     pub(super) own_writes: Arc<OwnWrites>,
 }
 
@@ -127,7 +129,7 @@ impl<R: Reconciler> Worker<R> {
             is_outdated.fetch_or(is_changed, Ordering::Relaxed);
             is_changed
         };
-        let applied = self.applier.run_with_progress(&plan, observe).await;
+        let applied = self.apply(&plan, observe).await;
         if !matches!(applied, Applied::Done) {
             self.keep_the_time(key, plan.next);
         } else if is_outdated.into_inner() {
@@ -170,6 +172,15 @@ impl<R: Reconciler> Worker<R> {
                 (Outcome::Retry, ReconcileResult::Error)
             }
         }
+    }
+
+    async fn apply(&self, plan: &Plan, observe: impl Fn(Progress<'_>) -> bool + Send + Sync) -> Applied {
+        let started = Instant::now();
+        let applied = self.applier.run_with_progress(plan, observe).await;
+        if let Some(metrics) = &self.sync_metrics {
+            metrics.observe(&applied, started.elapsed());
+        }
+        applied
     }
 
     /// Observes the progress of a plan. Returns whether the reconciler now remembers another state

@@ -112,6 +112,7 @@ fn fixture_with_client(client: Client, asked: scripted::RecordedRequests, decide
         failures: FailureLog::default(),
         conflicts: Conflicts::default(),
         own_writes: Arc::default(),
+        sync_metrics: None,
     };
     Fixture {
         worker: Arc::new(worker),
