@@ -1,5 +1,7 @@
 //! A kube-controller-manager that holds its Lease deletes the namespaces.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Result, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, api::PostParams};
@@ -9,6 +11,9 @@ use super::environment::{NO_GRACE, NamespaceEnvironment};
 use crate::fixtures::object_builder::config_map;
 
 const NAME: &str = "kube-controller-manager";
+/// The time for which a deletion of the manager may go on: this and a twelfth.
+const REQUEST_TIMEOUT: &str = "--namespace-request-timeout=1s";
+const LATE: Duration = Duration::from_secs(1);
 
 /// Creates its Lease, which is not renewed.
 async fn hold(environment: &NamespaceEnvironment, seconds: u32) -> Result<Api<Lease>> {
@@ -21,7 +26,7 @@ async fn hold(environment: &NamespaceEnvironment, seconds: u32) -> Result<Api<Le
 
 #[tokio::test]
 async fn a_namespace_is_left_to_a_manager_until_its_lease_ends() -> Result<()> {
-    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
+    let environment = NamespaceEnvironment::start(&[NO_GRACE, REQUEST_TIMEOUT]).await?;
     // So short that the end can be waited for, and long enough for a busy machine to see it.
     hold(&environment, 10).await?;
     let content = environment.tenant.create(config_map("content")).await?;
@@ -30,15 +35,18 @@ async fn a_namespace_is_left_to_a_manager_until_its_lease_ends() -> Result<()> {
         .wait_for_explanation("kube-controller-manager (peer_1) holds its Lease")
         .await?;
     environment.tenant.get(&content).await?;
+    let left_alone = Instant::now();
     let namespace = environment.namespace().await?;
     ensure!(namespace["status"]["conditions"] == Value::Null, "{namespace}");
     environment.wait_until_gone().await?;
+    // A deletion of the manager may have been on its way until then.
+    ensure!(left_alone.elapsed() >= LATE, "{:?}", left_alone.elapsed());
     environment.finish().await
 }
 
 #[tokio::test]
 async fn a_namespace_is_kept_for_a_manager_that_begins_meanwhile() -> Result<()> {
-    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
+    let environment = NamespaceEnvironment::start(&[NO_GRACE, REQUEST_TIMEOUT]).await?;
     let held = environment
         .tenant
         .create(config_map("held").finalizer("example.com/hold"))

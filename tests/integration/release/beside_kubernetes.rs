@@ -114,7 +114,9 @@ async fn two_namespace_controllers_do_no_harm() -> Result<()> {
     let client = plane.client()?;
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let peer = start_peer(&plane).await?;
-    let daemon = InProcess::start(&plane, portreeve_cli::CONTROLLERS, &["--controllers=namespace"]).await?;
+    // The peer's deletions end with it: the apiserver has no proxy in front of it.
+    let flags = ["--controllers=namespace", "--namespace-request-timeout=1s"];
+    let daemon = InProcess::start(&plane, portreeve_cli::CONTROLLERS, &flags).await?;
     for name in NAMESPACES {
         create(&client, name).await?;
     }

@@ -241,7 +241,9 @@ impl NamespaceContext {
             .is_inherited
             .unwrap_or(true)
             .then(|| self.term_began() + self.settings.late());
-        let until = inherited.max(tracked.unanswered_until);
+        let of_other = self.other_manager.last_held().filter(|held| tracked.since <= *held);
+        let of_other = of_other.map(|held| held + self.settings.late());
+        let until = inherited.max(tracked.unanswered_until).max(of_other);
         if let Some(until) = until.filter(|until| Instant::now() < *until) {
             return Ok(End::Held(until));
         }

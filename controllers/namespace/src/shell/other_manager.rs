@@ -58,7 +58,11 @@ pub(super) fn yielded(holder: &str) -> String {
 
 /// What is known of the Lease.
 #[derive(Debug, Default)]
-pub(super) struct OtherManager(Mutex<Option<Seen>>);
+pub(super) struct OtherManager {
+    seen: Mutex<Option<Seen>>,
+    /// When the Lease was last seen to be held.
+    held: Mutex<Option<Instant>>,
+}
 
 /// A version of the Lease, and when this process first saw it. Clocks of other machines do not
 /// count, as in leader election.
@@ -83,11 +87,17 @@ impl OtherManager {
         Ok(self.observe(lease, Instant::now()))
     }
 
+    /// Returns when the Lease was last seen to be held. A deletion from before then may still be on
+    /// its way.
+    pub(super) fn last_held(&self) -> Option<Instant> {
+        *self.held.lock()
+    }
+
     fn observe(&self, lease: Option<Lease>, now: Instant) -> Option<Holder> {
         let lease = lease?;
         let identity = lease.spec.holder_identity.filter(|holder| !holder.is_empty())?;
         let version = lease.metadata.resource_version;
-        let mut seen = self.0.lock();
+        let mut seen = self.seen.lock();
         let is_new = seen.as_ref().is_none_or(|seen| seen.version != version);
         if is_new {
             *seen = Some(Seen { version, at: now });
@@ -95,7 +105,11 @@ impl OtherManager {
         let since = seen.as_ref().map_or(now, |seen| seen.at);
         let seconds = lease.spec.lease_duration_seconds.unwrap_or(DURATION);
         let until = since + Duration::from_secs(seconds.into());
-        (now < until).then_some(Holder { identity, until })
+        if now >= until {
+            return None;
+        }
+        *self.held.lock() = Some(now);
+        Some(Holder { identity, until })
     }
 }
 
@@ -122,5 +136,6 @@ mod tests {
         assert!(!held("3", "", 21), "it was released");
         assert!(held("4", "b", 22));
         assert!(other.observe(None, start).is_none());
+        assert_eq!(other.last_held(), Some(start + Duration::from_secs(22)));
     }
 }
