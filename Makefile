@@ -62,7 +62,7 @@ loom: ## test interleavings of threads in the work queue with loom; LOOM_MAX_PRE
 	RUSTFLAGS="--cfg loom" $(CARGO) test --locked --target-dir target/loom -p portreeve-workqueue --lib interleavings
 
 .PHONY: chaos
-chaos: control-plane ## run every fault alone, ROUNDS=n seeds of combined faults from SEED=n on, 220 rotations of certificates, the tests of several replicas, and namespaces that are created again
+chaos: control-plane ## run every fault alone, ROUNDS=n seeds of combined faults from SEED=n on, a kill after every effect, the search for leaks, 220 rotations of certificates, the tests of several replicas, and namespaces that are created again
 	EVERY_EFFECT=1 ROUNDS=$(or $(ROUNDS),14) SEED=$(SEED) $(CARGO) test --locked --workspace $(INTEGRATION) chaos:: -- --nocapture
 	ROTATIONS=200 $(CARGO) test --locked --workspace $(INTEGRATION) certificates::replicas -- --nocapture
 	ROTATIONS=20 ROTATE_BY=time $(CARGO) test --locked --workspace $(INTEGRATION) certificates::replicas -- --nocapture
