@@ -19,8 +19,9 @@ use crate::{
     registry::informers,
 };
 
-/// The `Retry-After` of throttled requests, in seconds. It is longer than the recovery of a daemon.
-const RETRY_AFTER: u32 = 5;
+/// The `Retry-After` of throttled requests, in seconds. It is longer than the recovery of a daemon
+/// on a busy machine.
+const RETRY_AFTER: u32 = 15;
 /// After this many rejections, a key waits for at least twenty seconds, which is longer than the
 /// recovery of a daemon on a busy machine.
 const REJECTIONS: u64 = 13;
