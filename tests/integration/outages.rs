@@ -22,9 +22,9 @@ use crate::{
 /// The `Retry-After` of throttled requests, in seconds. It is longer than the recovery of a daemon
 /// on a busy machine.
 const RETRY_AFTER: u32 = 15;
-/// After this many rejections, a key waits for at least twenty seconds, which is longer than the
-/// recovery of a daemon on a busy machine.
-const REJECTIONS: u64 = 13;
+/// After this many rejections, a key waits for at least forty seconds. That is longer than a
+/// `Retry-After` and the recovery of a daemon on a busy machine.
+const REJECTIONS: u64 = 14;
 /// The names of the Foos whose Deployments cannot be created during the outage.
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 

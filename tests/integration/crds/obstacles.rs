@@ -120,7 +120,10 @@ async fn a_terminating_crd_delays_only_its_controller_and_is_installed_once_it_i
     });
     let map = serde_json::from_value(json!({"metadata": {"name": "map", "ownerReferences": [owner]}}))?;
     maps.create(&PostParams::default(), &map).await?;
-    fixture.foos().delete("web", &DeleteParams::foreground()).await?;
+    // The apiserver may still register the group.
+    let foreground = DeleteParams::foreground();
+    let foos = fixture.foos();
+    eventually(LIMIT, "the Foo to be deleted", || foos.delete("web", &foreground)).await?;
     cluster.patch(FOOS, json!({"finalizers": ["example.com/hold"]})).await?;
     cluster.crds.delete(FOOS, &DeleteParams::default()).await?;
 
