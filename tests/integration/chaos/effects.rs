@@ -16,7 +16,7 @@ use crate::{
         LIMIT,
         daemon::{ALL_CONTROLLERS, Daemon, PROMPT_NAMESPACES},
         namespace::NamespaceFixture,
-        rounds::number,
+        rounds::is_exhaustive,
     },
     profile::{self, Expected},
     registry::{self, PROFILES},
@@ -24,6 +24,9 @@ use crate::{
 
 /// The maximum number of kills, far more than there are effects.
 const MAX_KILLS: usize = 100;
+/// The minimum number of kills after the first effect of each controller. Fewer mean that a kill
+/// came after several effects.
+const MIN_KILLS: usize = 12;
 
 /// Work for every controller, created before the daemon starts.
 struct PendingWork {
@@ -115,12 +118,16 @@ impl Mortal {
                 killed = self.kill_after(None) => drop(killed?),
                 finished = profile::wait_until_done(&expected) => {
                     self.proxy.heal();
+                    finished?;
+                    ensure!(kills >= MIN_KILLS, "only {kills} further kills");
                     println!("killed {kills} more times");
-                    return finished;
+                    return Ok(());
                 }
             }
         }
-        bail!("the work was not done after {MAX_KILLS} kills")
+        let effects = effects(&self.plane, self.work.fixture.name())?;
+        let last: Vec<_> = effects.iter().rev().take(10).map(ToString::to_string).collect();
+        bail!("the work was not done after {MAX_KILLS} kills; the last writes: {last:#?}")
     }
 
     /// Lets a daemon do what is left.
@@ -156,7 +163,7 @@ async fn a_daemon_killed_after_its_effects_completes_its_work_without_duplicates
             "{effect} is not of {controller}"
         );
     }
-    if number("EVERY_EFFECT", 0)? > 0 {
+    if is_exhaustive() {
         mortal.kill_after_each_effect().await?;
     }
     mortal.finish().await

@@ -53,7 +53,7 @@ struct Size {
 }
 
 const SMALL: Size = Size {
-    crontabs: 200,
+    crontabs: 60,
     flags: &["--retry-qps=2", "--retry-burst=5"],
     writes_per_second: 3,
     window: Duration::from_secs(10),
@@ -307,7 +307,7 @@ fn change_messages(quotas: Api<ResourceQuota>) -> JoinSet<Result<()>> {
     task.spawn(async move {
         for jobs in 1.. {
             set_used(&quotas, jobs).await?;
-            sleep(Duration::from_millis(50)).await;
+            sleep(Duration::from_millis(250)).await;
         }
         Ok(())
     });

@@ -22,7 +22,7 @@ use crate::fixtures::{
 };
 
 /// The number of schedules of each kind.
-const SCHEDULES: usize = 100;
+const SCHEDULES: usize = 20;
 /// The delay of each Job creation, so that the last Job is created seconds after the first.
 const JOB_DELAY: Duration = Duration::from_millis(50);
 /// The number of Job creations after which the daemon is killed.
