@@ -33,6 +33,11 @@ pub(super) const CONTROLLERS: &str = "--controllers=namespace";
 const OPEN_PAGES: &str = "--authorization-always-allow-paths=/debug/controllers/*";
 /// One apiserver needs no grace.
 pub(super) const NO_GRACE: &str = "--namespace-deletion-grace=0s";
+/// The flag that sets how long a deletion without an answer keeps the namespace: this and a
+/// twelfth.
+pub(super) const REQUEST_TIMEOUT: &str = "--namespace-request-timeout=1s";
+/// The least time of that.
+pub(super) const LATE: Duration = Duration::from_secs(1);
 
 /// How long the tasks of the shared daemon may take to end.
 const END_LIMIT: Duration = Duration::from_secs(10);

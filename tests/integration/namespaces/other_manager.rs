@@ -1,19 +1,16 @@
 //! A kube-controller-manager that holds its Lease deletes the namespaces.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, api::PostParams};
 use serde_json::{Value, json};
 
-use super::environment::{NO_GRACE, NamespaceEnvironment};
+use super::environment::{LATE, NO_GRACE, NamespaceEnvironment, REQUEST_TIMEOUT};
 use crate::fixtures::object_builder::config_map;
 
 const NAME: &str = "kube-controller-manager";
-/// The time for which a deletion of the manager may go on: this and a twelfth.
-const REQUEST_TIMEOUT: &str = "--namespace-request-timeout=1s";
-const LATE: Duration = Duration::from_secs(1);
 
 /// Creates its Lease, which is not renewed.
 async fn hold(environment: &NamespaceEnvironment, seconds: u32) -> Result<Api<Lease>> {

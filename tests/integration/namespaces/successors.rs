@@ -11,7 +11,7 @@ use kube::{
 use portreeve_testing::{Fault, Matcher, Repeat, eventually};
 use serde_json::json;
 
-use super::environment::{NO_GRACE, NamespaceEnvironment};
+use super::environment::{LATE, NO_GRACE, NamespaceEnvironment, REQUEST_TIMEOUT};
 use crate::fixtures::{
     LIMIT,
     object_builder::{config_map, secret},
@@ -20,9 +20,6 @@ use crate::fixtures::{
 
 /// More objects than are deleted one by one.
 const MANY: usize = 12;
-/// The time for which a deletion without an answer keeps the namespace: this and a twelfth.
-const REQUEST_TIMEOUT: &str = "--namespace-request-timeout=1s";
-const LATE: Duration = Duration::from_secs(1);
 
 async fn create_many(environment: &NamespaceEnvironment) -> Result<()> {
     for number in 0..MANY {
