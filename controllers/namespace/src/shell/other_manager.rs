@@ -58,10 +58,13 @@ pub(super) fn yielded(holder: &str) -> String {
 
 /// What is known of the Lease.
 #[derive(Debug, Default)]
-pub(super) struct OtherManager {
-    seen: Mutex<Option<Seen>>,
+pub(super) struct OtherManager(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    seen: Option<Seen>,
     /// When the Lease was last seen to be held.
-    held: Mutex<Option<Instant>>,
+    held: Option<Instant>,
 }
 
 /// A version of the Lease, and when this process first saw it. Clocks of other machines do not
@@ -90,25 +93,25 @@ impl OtherManager {
     /// Returns when the Lease was last seen to be held. A deletion from before then may still be on
     /// its way.
     pub(super) fn last_held(&self) -> Option<Instant> {
-        *self.held.lock()
+        self.0.lock().held
     }
 
     fn observe(&self, lease: Option<Lease>, now: Instant) -> Option<Holder> {
         let lease = lease?;
         let identity = lease.spec.holder_identity.filter(|holder| !holder.is_empty())?;
         let version = lease.metadata.resource_version;
-        let mut seen = self.seen.lock();
-        let is_new = seen.as_ref().is_none_or(|seen| seen.version != version);
+        let mut known = self.0.lock();
+        let is_new = known.seen.as_ref().is_none_or(|seen| seen.version != version);
         if is_new {
-            *seen = Some(Seen { version, at: now });
+            known.seen = Some(Seen { version, at: now });
         }
-        let since = seen.as_ref().map_or(now, |seen| seen.at);
+        let since = known.seen.as_ref().map_or(now, |seen| seen.at);
         let seconds = lease.spec.lease_duration_seconds.unwrap_or(DURATION);
         let until = since + Duration::from_secs(seconds.into());
         if now >= until {
             return None;
         }
-        *self.held.lock() = Some(now);
+        known.held = Some(now);
         Some(Holder { identity, until })
     }
 }
