@@ -21,7 +21,7 @@ SHARED := --examples
 SERVERS := GOMAXPROCS=1 GOGC=800 GOMEMLIMIT=600MiB
 # The tests of the executables. Those of the kubectl plugin build it, and the others run it.
 INTEGRATION := --test integration --test plugin
-# Additional arguments for `make bench`, such as BENCH_FLAGS='--only=due --rounds=1'. The program
+# Additional arguments for `make bench`, such as BENCH_FLAGS='--only=due --rounds=3'. The program
 # lists them with --help.
 BENCH_FLAGS ?=
 
@@ -62,8 +62,8 @@ loom: ## test interleavings of threads in the work queue with loom; LOOM_MAX_PRE
 	RUSTFLAGS="--cfg loom" $(CARGO) test --locked --target-dir target/loom -p portreeve-workqueue --lib interleavings
 
 .PHONY: chaos
-chaos: control-plane ## run every fault alone, ROUNDS=n seeds of combined faults from SEED=n on, a kill after every effect, the search for leaks, 220 rotations of certificates, the tests of several replicas, and namespaces that are created again
-	EVERY_EFFECT=1 ROUNDS=$(or $(ROUNDS),14) SEED=$(SEED) $(CARGO) test --locked --workspace $(INTEGRATION) chaos:: -- --nocapture
+chaos: control-plane ## run every fault alone, ROUNDS=n seeds of combined faults from SEED=n on, a kill after every effect, a hanging call of each controller, the search for leaks, 220 rotations of certificates, the tests of several replicas, and namespaces that are created again
+	EXHAUSTIVE=1 ROUNDS=$(or $(ROUNDS),14) SEED=$(SEED) $(CARGO) test --locked --workspace $(INTEGRATION) chaos:: -- --nocapture
 	ROTATIONS=200 $(CARGO) test --locked --workspace $(INTEGRATION) certificates::replicas -- --nocapture
 	ROTATIONS=20 ROTATE_BY=time $(CARGO) test --locked --workspace $(INTEGRATION) certificates::replicas -- --nocapture
 	ROUNDS=$(ROUNDS) $(CARGO) test --locked --workspace $(INTEGRATION) -- ha:: namespaces::successors:: --nocapture
@@ -77,7 +77,7 @@ scale: control-plane former-version ## run the tests under load in full size, wh
 	SCALE=1 $(CARGO) test --locked --workspace $(INTEGRATION) -- scale:: rolling_update:: webhooks::attacks:: --nocapture
 
 .PHONY: bench
-bench: control-plane controller-manager image-binary ## measure the image's binary and its peers into BENCHMARKS.md; takes 9 hours
+bench: control-plane controller-manager image-binary ## measure the image's binary and its peers into BENCHMARKS.md; takes 100 minutes
 	$(CARGO) build --locked --release -p portreeve-bench
 	@target/release/portreeve-bench target/image/portreeve $(BENCH_FLAGS)
 

@@ -77,12 +77,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     (
         "portreeve-bench",
-        &[
-            "portreeve-crontab",
-            "portreeve-foo",
-            "portreeve-garbagecollector-graph",
-            "portreeve-testing",
-        ],
+        &["portreeve-crontab", "portreeve-foo", "portreeve-testing"],
     ),
     ("portreeve-run", &["portreeve-testing"]),
     ("portreeve-tests", &[]),

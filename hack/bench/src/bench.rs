@@ -18,9 +18,7 @@ use crate::run::{Run, log};
 use crate::statistics::{Value, written};
 use crate::tables::Scenario;
 use crate::usage::machine_time;
-use crate::{
-    admission, connections, conversion, failover, foos, garbage, graph, namespaces, parts, schedules, tenants, testenv,
-};
+use crate::{admission, connections, conversion, failover, foos, garbage, namespaces, schedules, tenants, testenv};
 
 /// How long the CPU usage of other programs is sampled before each measurement.
 const LOAD_SAMPLE: Duration = Duration::from_secs(1);
@@ -106,35 +104,27 @@ async fn other_load() -> Option<f64> {
 
 async fn measure(options: &Options, step: &Step) -> Result<Vec<Value>> {
     let row = step.row;
-    match &row.scenario {
-        Scenario::Part { package } => return parts::measure(&row.id, package).await,
-        Scenario::GoTests => return testenv::measure_go(options, step).await,
-        Scenario::Graph => return graph::measure(step.subject, options.count(row)).await,
-        _ => {}
+    if row.scenario == Scenario::GoTests {
+        return testenv::measure_go(options, step).await;
     }
     let run = Run::start(options, *step).await?;
     match &row.scenario {
-        Scenario::Due | Scenario::DueAgain | Scenario::DueV2 => schedules::measure_due(&run).await,
+        Scenario::Due | Scenario::DueAgain => schedules::measure_due(&run).await,
         Scenario::Outage => schedules::measure_outage(&run).await,
-        Scenario::Idle | Scenario::Quiet => schedules::measure_idle(&run).await,
-        Scenario::Scrapes => schedules::measure_scrapes(&run).await,
+        Scenario::Idle => schedules::measure_idle(&run).await,
         Scenario::Handover | Scenario::Crash => Box::pin(failover::measure(&run)).await,
-        Scenario::Standby => failover::measure_standby(&run).await,
         Scenario::Cascade(policy) => garbage::measure_cascade(&run, *policy).await,
-        Scenario::Load { bytes } => garbage::measure_load(&run, *bytes).await,
-        Scenario::Definitions => garbage::measure_definitions(&run).await,
         Scenario::Namespaces { objects } => namespaces::measure(&run, *objects).await,
         Scenario::NamespacesAtRest { objects } => namespaces::measure_at_rest(&run, *objects).await,
         Scenario::Everything => garbage::measure_everything(&run).await,
         Scenario::Burst => foos::measure(&run).await,
-        Scenario::Rounds => foos::measure_rounds(&run).await,
         Scenario::Start => foos::measure_start(&run).await,
         Scenario::Connections => connections::measure(&run).await,
         Scenario::Tenants => tenants::measure(&run).await,
         Scenario::Admission => admission::measure(&run).await,
-        Scenario::Conversion { stored } => conversion::measure(&run, *stored).await,
+        Scenario::Conversion => conversion::measure(&run).await,
         Scenario::Testenv => testenv::measure(&run).await,
-        Scenario::GoTests | Scenario::Graph | Scenario::Part { .. } => bail!("{} needs no cluster", row.id),
+        Scenario::GoTests => bail!("{} needs no control plane", row.id),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Two replicas of which one leads: the memory of both, and the times of takeovers.
+//! Two replicas of which one leads: the times of takeovers.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,6 @@ use crate::run::Run;
 use crate::schedules::wait_for_probe;
 use crate::statistics::{Unit, Value};
 use crate::tables::{Scenario, Subject};
-use crate::usage::Memory;
 use crate::watch::{Watch, within};
 
 /// The namespace of the Lease and the service accounts. The apiserver's default `FlowSchema`s give
@@ -81,25 +80,6 @@ impl Replicas {
     }
 }
 
-/// Measures the memory of both. The standby starts last, so the leader has been idle for at least
-/// as long.
-pub(crate) async fn measure_standby(run: &Run<'_>) -> Result<Vec<Value>> {
-    create_far_schedules(&run.client, CRON_JOB, run.count()).await?;
-    let replicas = Replicas::start(run).await?;
-    let not_before = Instant::now() + run.options.rest();
-    let both = async {
-        let standby = Memory::settled(replicas.standby.controller.pid(), not_before).await?;
-        let leader = Memory::settled(replicas.leader.controller.pid(), not_before).await?;
-        Ok((leader.resident, standby.resident))
-    };
-    let (leader, standby) = replicas.guard(both).await?;
-    Ok(vec![
-        Unit::Kibibytes.of("resident memory of the leader", leader),
-        Unit::Kibibytes.of("resident memory of the standby", standby),
-        Unit::Ratio.of("standby to leader", standby / leader),
-    ])
-}
-
 /// Measures several takeovers, with fewer when the standby has to wait until the Lease expires.
 pub(crate) async fn measure(run: &Run<'_>) -> Result<Vec<Value>> {
     let (subject, is_crash) = (run.step.subject, run.step.row.scenario == Scenario::Crash);
@@ -112,7 +92,7 @@ pub(crate) async fn measure(run: &Run<'_>) -> Result<Vec<Value>> {
         cronjobs: api(&run.client, CRON_JOB),
         log: Tail::of(log),
     };
-    let total = u32::from(run.options.rounds) * turns;
+    let total = u32::from(run.options.rounds(run.step.row)) * turns;
     let mut values = Vec::new();
     for turn in 0..turns {
         // The signals are spread evenly over the time between two renewals.

@@ -1,46 +1,38 @@
-//! Foos that are created at once: the times until the last Deployment and the last status, and the
-//! memory after several rounds. Foos that exist before the start: the time until the first
-//! reconcile, memory, and the size of the binary.
+//! Foos that are created at once: the times until the last Deployment and the last status. A Foo
+//! that exists before the start: the time until the first reconcile, memory, and the size of the
+//! binary.
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use futures::channel::mpsc;
 use futures::{SinkExt, StreamExt, TryStreamExt, stream};
 use kube::Api;
-use kube::api::{DeleteParams, DynamicObject, ListParams, WatchParams};
-use portreeve_testing::eventually;
-use serde_json::Value as Json;
+use kube::api::{DynamicObject, WatchParams};
 
 use crate::controller::{Controller, START_LIMIT};
-use crate::objects::{CONCURRENT_CREATES, Created, DEPLOYMENT, FOO, REPLICA_SET, api, create_all};
+use crate::objects::{CONCURRENT_CREATES, Created, DEPLOYMENT, FOO, REPLICA_SET, api};
 use crate::objects::{create_sample_definitions, object, post, write_status};
-use crate::run::{Run, log};
+use crate::run::Run;
 use crate::statistics::{Unit, Value};
 use crate::tables::Subject;
 use crate::watch::Watch;
 
-/// The number of rounds in which memory is measured.
-const ROUNDS: usize = 10;
 /// The time limit, several times as long as the slowest subject takes on a busy machine.
 const LIMIT: Duration = Duration::from_mins(4);
-/// How long the removal of thousands of objects may take.
-const REMOVAL_LIMIT: Duration = Duration::from_mins(2);
 
 /// Measures the times of one round.
 pub(crate) async fn measure(run: &Run<'_>) -> Result<Vec<Value>> {
     create_sample_definitions(&run.client).await?;
-    let foos = Round::of(run, 1);
+    let burst = Burst::of(run);
     if run.step.subject.is_floor() {
         run.idle(None).await?;
-        let has_status = run.step.subject == Subject::FloorStatus;
-        let work = foos.reconcile(run.concurrency(), has_status);
-        return foos.times(has_status, work).await;
+        return burst.times(burst.reconcile(run.concurrency())).await;
     }
     let controller = start(run).await?;
     controller.idle(run).await?;
     let before = controller.cpu_time()?;
-    let mut values = controller.guard(foos.times(true, foos.create(None))).await?;
+    let mut values = controller.guard(burst.times(burst.create(None))).await?;
     // The CPU time includes the work after the last status, mostly events.
     controller.idle(run).await?;
     values.push(Unit::Seconds.of("CPU time of it", controller.cpu_time()?.since(&before)));
@@ -48,38 +40,11 @@ pub(crate) async fn measure(run: &Run<'_>) -> Result<Vec<Value>> {
     Ok(values)
 }
 
-/// Measures the memory after the first and the last round. Each round uses new names, so that a
-/// leak of data that is keyed by name shows.
-pub(crate) async fn measure_rounds(run: &Run<'_>) -> Result<Vec<Value>> {
-    create_sample_definitions(&run.client).await?;
-    let controller = start(run).await?;
-    let mut resident = Vec::new();
-    for round in 1..=ROUNDS {
-        let foos = Round::of(run, round);
-        controller.guard(foos.remove_all()).await?;
-        controller.idle(run).await?;
-        controller.guard(foos.times(true, foos.create(None))).await?;
-        if round == 1 || round == ROUNDS {
-            resident.push(controller.at_rest(run, Instant::now()).await?.resident);
-        }
-        log(format!("  round {round} of {ROUNDS} is done"));
-    }
-    let [first, tenth] = resident[..] else {
-        return Ok(Vec::new());
-    };
-    Ok(vec![
-        Unit::Kibibytes.of("resident memory after one round", first),
-        Unit::Kibibytes.of("resident memory after ten rounds", tenth),
-        Unit::Ratio.of("after ten to after one", tenth / first),
-    ])
-}
-
 /// Measures the time until a Foo that exists before the start gets its Deployment; for
 /// kube-controller-manager, until a Deployment gets its `ReplicaSet`. A controller for Foos lists
 /// all Deployments first, because one of them may already have the name that the Foo gives.
 pub(crate) async fn measure_start(run: &Run<'_>) -> Result<Vec<Value>> {
     create_sample_definitions(&run.client).await?;
-    create_all(&api(&run.client, DEPLOYMENT), (0..run.count()).map(application)).await?;
     let is_peer = run.step.subject == Subject::Peer;
     let (waiting, kind, dependents) = if is_peer {
         ("unowned-deployment", DEPLOYMENT, REPLICA_SET)
@@ -96,15 +61,8 @@ pub(crate) async fn measure_start(run: &Run<'_>) -> Result<Vec<Value>> {
     let took = controller.guard(made.last(started)).await?;
     let mut values = vec![Unit::Seconds.of("start to first reconcile", took)];
     values.extend(controller.at_rest(run, started).await?.values());
-    if run.count() == 0 {
-        values.push(Unit::Kibibytes.of("size of the binary", controller.binary()?));
-    }
+    values.push(Unit::Kibibytes.of("size of the binary", controller.binary()?));
     Ok(values)
-}
-
-fn application(index: usize) -> Json {
-    let (name, team) = (format!("application-{index:05}"), format!("team-{:03}", index % 100));
-    object("application", &[("name", &name), ("team", &team)])
 }
 
 /// Starts a controller and waits until it has reconciled a new Foo.
@@ -130,16 +88,16 @@ fn is_settled(foo: &DynamicObject) -> bool {
     observed.is_some() && observed == foo.metadata.generation
 }
 
-/// The Foos of a round and their Deployments.
-struct Round {
+/// The Foos and their Deployments.
+struct Burst {
     foos: Api<DynamicObject>,
     deployments: Api<DynamicObject>,
     names: Vec<String>,
 }
 
-impl Round {
-    fn of(run: &Run<'_>, round: usize) -> Self {
-        let names = (0..run.count()).map(|index| format!("foo-{round}-{index:05}"));
+impl Burst {
+    fn of(run: &Run<'_>) -> Self {
+        let names = (0..run.count()).map(|index| format!("foo-{index:05}"));
         Self {
             foos: api(&run.client, FOO),
             deployments: api(&run.client, DEPLOYMENT),
@@ -147,23 +105,19 @@ impl Round {
         }
     }
 
-    /// Runs `work` and returns the times until a watch has shown every Deployment and, if
-    /// `has_status`, every status.
-    async fn times(&self, has_status: bool, work: impl Future<Output = Result<()>>) -> Result<Vec<Value>> {
+    /// Runs `work` and returns the times until watches have shown every Deployment and status.
+    async fn times(&self, work: impl Future<Output = Result<()>>) -> Result<Vec<Value>> {
         let count = self.names.len();
         let made = Watch::start(&self.deployments, WatchParams::default()).await?;
-        let mut watches = vec![("first POST to last Deployment", made.until_all(LIMIT, count, is_owned))];
-        if has_status {
-            let settled = Watch::start(&self.foos, WatchParams::default()).await?;
-            watches.push(("first POST to last status", settled.until_all(LIMIT, count, is_settled)));
-        }
+        let made = made.until_all(LIMIT, count, is_owned);
+        let settled = Watch::start(&self.foos, WatchParams::default()).await?;
+        let settled = settled.until_all(LIMIT, count, is_settled);
         let started = Instant::now();
         work.await?;
-        let mut values = Vec::new();
-        for (measure, watch) in watches {
-            values.push(Unit::Seconds.of(measure, watch.last(started).await?));
-        }
-        Ok(values)
+        Ok(vec![
+            Unit::Seconds.of("first POST to last Deployment", made.last(started).await?),
+            Unit::Seconds.of("first POST to last status", settled.last(started).await?),
+        ])
     }
 
     /// Creates the Foos, several at a time, and sends each created Foo to `sender`.
@@ -184,38 +138,19 @@ impl Round {
     }
 
     /// Creates the Foos, and a Deployment for each as soon as it is created, and writes the Foo's
-    /// status if `has_status`: the minimum that a controller has to write.
-    async fn reconcile(&self, workers: u16, has_status: bool) -> Result<()> {
+    /// status: the minimum that a controller has to write.
+    async fn reconcile(&self, workers: u16) -> Result<()> {
         // The channel holds all Foos, so their creation does not wait for the writes, as with a
         // controller.
         let (sender, created) = mpsc::channel(self.names.len());
         let write = |Created { name, uid, version }: Created| async move {
             let deployment = object("foo-deployment", &[("name", &name), ("uid", &uid)]);
             post(&self.deployments, deployment).await?;
-            if has_status {
-                let status = object("foo-status", &[("uid", &uid), ("version", &version)]);
-                write_status(&self.foos, &name, &status).await?;
-            }
-            anyhow::Ok(())
+            let status = object("foo-status", &[("uid", &uid), ("version", &version)]);
+            write_status(&self.foos, &name, &status).await
         };
         let writing = created.map(Ok).try_for_each_concurrent(usize::from(workers), write);
         futures::future::try_join(self.create(Some(sender)), writing).await?;
-        Ok(())
-    }
-
-    /// Removes every Foo and every Deployment, because no garbage collector runs.
-    async fn remove_all(&self) -> Result<()> {
-        for api in [&self.foos, &self.deployments] {
-            let (policy, all) = (DeleteParams::default(), ListParams::default());
-            let deleted = api.delete_collection(&policy, &all).await;
-            deleted.context("failed to delete a collection")?;
-            let gone = || async {
-                let left = api.list_metadata(&ListParams::default().limit(1)).await?;
-                ensure!(left.items.is_empty(), "some objects are left");
-                Ok(())
-            };
-            eventually(REMOVAL_LIMIT, "all objects to be gone", gone).await?;
-        }
         Ok(())
     }
 }

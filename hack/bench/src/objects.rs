@@ -34,6 +34,7 @@ pub(crate) const CRON_TAB_V2: Kind<'_> = ("stable.example.com/v2", "CronTab");
 pub(crate) const DEPLOYMENT: Kind<'_> = ("apps/v1", "Deployment");
 pub(crate) const FOO: Kind<'_> = ("samplecontroller.k8s.io/v1alpha1", "Foo");
 pub(crate) const JOB: Kind<'_> = ("batch/v1", "Job");
+pub(crate) const POD: Kind<'_> = ("v1", "Pod");
 pub(crate) const REPLICA_SET: Kind<'_> = ("apps/v1", "ReplicaSet");
 const DEFINITION: Kind<'_> = ("apiextensions.k8s.io/v1", "CustomResourceDefinition");
 const WEBHOOK: Kind<'_> = ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration");
@@ -142,11 +143,10 @@ pub(crate) async fn create_far_schedules(client: &Client, kind: Kind<'_>, count:
     Ok(())
 }
 
-/// Returns an object with a schedule. A CronTab of v2 has it twice.
+/// Returns an object with a schedule.
 pub(crate) fn schedule(kind: Kind<'_>, name: &str, schedule: &str) -> Value {
     let id = match kind {
         CRON_TAB => "crontab",
-        CRON_TAB_V2 => "crontab-twice",
         _ => "cronjob",
     };
     object(id, &[("name", &name), ("schedule", &schedule)])

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use jiff::SignedDuration;
 
 use crate::tables::{Row, Subject, row_parser, rows};
 
@@ -23,18 +22,15 @@ pub(crate) const REST: Duration = Duration::from_secs(150);
 pub(crate) struct Options {
     /// The daemon's binary, built for release
     pub(crate) daemon: PathBuf,
-    /// The number of rounds
-    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) rounds: u16,
+    /// The number of rounds [default: 1 or 2, by row]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: Option<u16>,
     /// The rows to measure instead of all
     #[arg(long, value_name = "ROW,...", value_delimiter = ',', value_parser = row_parser())]
     only: Vec<&'static Row>,
     /// The subjects to measure instead of all
     #[arg(long, value_name = "SUBJECT,...", value_delimiter = ',')]
     subjects: Vec<Subject>,
-    /// The length of the window in the row `quiet`
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
-    pub(crate) quiet: Duration,
     /// How many objects each subject works on at a time where limits are lifted: schedules
     /// [default: 16], dependents [default: 20] and Foos [default: 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
@@ -45,9 +41,6 @@ pub(crate) struct Options {
     /// The number of schedules, dependents or objects, to try this program instead of measuring
     #[arg(long, hide = true)]
     count: Option<usize>,
-    /// Fills one graph for the row `graph` and prints the result, instead of measuring
-    #[arg(long, value_name = "SUBJECT", hide = true)]
-    pub(crate) fill: Option<Subject>,
 }
 
 /// One measurement of one subject in one round.
@@ -64,8 +57,9 @@ impl Options {
     pub(crate) fn steps(&self) -> Vec<Step> {
         let is_wanted = |row: &&Row| self.only.is_empty() || self.only.iter().any(|only| only.id == row.id);
         let mut steps = Vec::new();
-        for round in 1..=self.rounds {
-            for row in rows().iter().filter(is_wanted) {
+        let most = rows().iter().map(|row| self.rounds(row)).max().unwrap_or_default();
+        for round in 1..=most {
+            for row in rows().iter().filter(is_wanted).filter(|row| round <= self.rounds(row)) {
                 let subjects = Subject::value_variants().iter().copied();
                 let subjects = subjects.filter(|subject| self.subjects.is_empty() || self.subjects.contains(subject));
                 let subjects = subjects.filter(|subject| row.subjects.contains(subject));
@@ -73,6 +67,11 @@ impl Options {
             }
         }
         steps
+    }
+
+    /// Returns how often each subject of a row is measured.
+    pub(crate) fn rounds(&self, row: &Row) -> u16 {
+        self.rounds.unwrap_or(row.rounds)
     }
 
     /// Returns the report's file, or `None` for stdout. By default a partial report goes to stdout,
@@ -99,19 +98,6 @@ impl Options {
     }
 }
 
-/// A text that is no positive duration.
-#[derive(Debug, thiserror::Error)]
-#[error("give a duration such as 30s, 5m or 1h")]
-struct InvalidDuration;
-
-/// Parses a duration in Go's notation, such as `1h` or `1m30s`.
-fn duration(text: &str) -> Result<Duration, InvalidDuration> {
-    let parsed = text.parse::<SignedDuration>().ok();
-    let duration = parsed.and_then(|parsed| Duration::try_from(parsed).ok());
-    let positive = duration.filter(|duration| !duration.is_zero());
-    positive.ok_or(InvalidDuration)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,7 +115,6 @@ mod tests {
         assert_eq!(steps, [round(1), round(2)].concat());
         assert_eq!(options.output(), None);
         assert_eq!(parse(&["--count=20"]).output(), None);
-        assert!(duration("1m30s").is_ok() && duration("0s").is_err() && duration("5").is_err());
         assert_eq!(parse(&[]).output(), Some(PathBuf::from("BENCHMARKS.md")));
         let output = parse(&["--only=due", "--output=x.md"]).output();
         assert_eq!(output, Some(PathBuf::from("x.md")));

@@ -41,7 +41,7 @@ impl<'a> Run<'a> {
     /// Starts the control plane.
     pub(crate) async fn start(options: &'a Options, step: Step) -> Result<Self> {
         let peers: &[&str] = match (step.subject, &step.row.scenario) {
-            (Subject::ControllerRuntime, Scenario::Admission | Scenario::Conversion { .. }) => &["webhook"],
+            (Subject::ControllerRuntime, Scenario::Admission | Scenario::Conversion) => &["webhook"],
             (Subject::ControllerRuntime | Subject::KubeRuntime, _) => &["controller-runtime", "kube-runtime"],
             _ => &[],
         };
@@ -51,7 +51,7 @@ impl<'a> Run<'a> {
             Some(build_peers(peers).await?)
         };
         let mut plane = ControlPlane::builder().audit_policy(audit::POLICY);
-        if matches!(step.row.scenario, Scenario::Conversion { .. }) {
+        if step.row.scenario == Scenario::Conversion {
             // Otherwise, the apiserver converts objects only when it starts and when they change.
             plane = plane.apiserver_arg("--watch-cache=false");
         }

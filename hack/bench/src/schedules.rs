@@ -1,5 +1,5 @@
 //! Many schedules that are due in the same minute: the delay of each Job. Many schedules of which
-//! none is due: memory, CPU time, and scrapes of the metrics.
+//! none is due: memory, CPU time, and scrapes of the metrics. An outage.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -16,13 +16,11 @@ use tokio::time::sleep;
 
 use crate::audit::{POLL_INTERVAL, Tail};
 use crate::controller::{Controller, START_LIMIT};
-use crate::objects::{CRON_JOB, CRON_TAB, CRON_TAB_V2, Created, JOB, Kind, api, create_all, create_far_schedules};
-use crate::objects::{object, post, schedule, wait_until_served, write_status};
+use crate::objects::{CRON_JOB, CRON_TAB, Created, JOB, Kind, api, create_all, create_far_schedules};
+use crate::objects::{object, post, schedule, write_status};
 use crate::run::{Run, log};
 use crate::statistics::{Unit, Value, number, percentile};
-use crate::tables::{Scenario, Subject, Version};
-use crate::usage::Memory;
-use crate::webhook::Endpoint;
+use crate::tables::{Scenario, Subject};
 
 /// The planned time between the creation of the last schedule and the minute in which all are due.
 const LEAD: SignedDuration = SignedDuration::from_secs(20);
@@ -38,8 +36,8 @@ const PERIOD: SignedDuration = SignedDuration::from_hours(24);
 /// How long after that minute the last Job may be created. kube-controller-manager's default rate
 /// limit delays its requests by minutes.
 const LIMIT: Duration = Duration::from_mins(10);
-/// The number of outages of each measurement.
-const OUTAGES: u8 = 3;
+/// The window in which CPU time is measured while nothing happens.
+pub(crate) const WINDOW: Duration = Duration::from_mins(2);
 /// How long the apiserver stays down.
 const OUTAGE: Duration = Duration::from_secs(7);
 /// How long an outage lasts before a CronJob becomes due.
@@ -54,10 +52,10 @@ pub(crate) async fn measure_due(run: &Run<'_>) -> Result<Vec<Value>> {
         let due = next_multiple(Timestamp::now(), SignedDuration::ZERO, 1);
         let jobs = jobs(subject, "run", due, owners);
         sleep_until(due).await;
-        write_jobs(run, jobs, (subject == Subject::FloorStatus).then_some(due)).await?;
+        write_jobs(run, jobs, None).await?;
         delays(run, due, &earlier_suffix(planned)).await?
     } else {
-        let controller = start(run).await?;
+        let controller = Controller::start(run, None).await?;
         let (due, _) = controller.guard(create_schedules(run)).await?;
         wait_for_probe(&controller, &run.client, kind(subject), "probe").await?;
         if run.step.row.scenario == Scenario::DueAgain {
@@ -77,20 +75,6 @@ pub(crate) async fn measure_due(run: &Run<'_>) -> Result<Vec<Value>> {
     ])
 }
 
-/// Starts the controller. In the scenario `due-v2`, it also converts CronTabs, which are stored in
-/// v2.
-async fn start(run: &Run<'_>) -> Result<Controller> {
-    if run.step.row.scenario != Scenario::DueV2 {
-        return Controller::start(run, None).await;
-    }
-    let endpoint = Endpoint::new(run)?;
-    endpoint.convert(run, Version::V2).await?;
-    let controller = endpoint.start(run, None, &[]).await?;
-    let crontabs = api(&run.client, CRON_TAB_V2);
-    controller.guard(wait_until_served(&crontabs)).await?;
-    Ok(controller)
-}
-
 /// Creates the schedules, due in the next minute that leaves enough time, and in the scenario
 /// `due-again` a Job of each that is still active.
 async fn create_schedules(run: &Run<'_>) -> Result<(Timestamp, Vec<Created>)> {
@@ -98,12 +82,7 @@ async fn create_schedules(run: &Run<'_>) -> Result<(Timestamp, Vec<Created>)> {
     let lead = LEAD + LEAD_PER_SCHEDULE * i32::try_from(count).context("too many schedules")?;
     let due = next_multiple(Timestamp::now(), lead, 60);
     let daily = daily(due);
-    // A CronTab of v2 has two of the schedules.
-    let (kind, objects) = match (&run.step.row.scenario, kind) {
-        (Scenario::DueV2, CRON_TAB) => (CRON_TAB_V2, count / 2),
-        _ => (kind, count),
-    };
-    let schedules = (0..objects).map(|index| schedule(kind, &format!("schedule-{index:05}"), &daily));
+    let schedules = (0..count).map(|index| schedule(kind, &format!("schedule-{index:05}"), &daily));
     let created = create_all(&api(&run.client, kind), schedules).await?;
     if run.step.row.scenario == Scenario::DueAgain {
         let jobs = jobs(run.step.subject, &earlier_suffix(due), due - PERIOD, created.clone());
@@ -209,7 +188,7 @@ async fn delays(run: &Run<'_>, due: Timestamp, earlier: &str) -> Result<Vec<f64>
     made.into_iter().map(delay).collect()
 }
 
-/// Measures how soon a Job exists after outages in which a CronJob becomes due.
+/// Measures how soon a Job exists after an outage in which a CronJob becomes due.
 pub(crate) async fn measure_outage(run: &Run<'_>) -> Result<Vec<Value>> {
     create_far_schedules(&run.client, CRON_JOB, run.count()).await?;
     let controller = Controller::start(run, None).await?;
@@ -217,83 +196,51 @@ pub(crate) async fn measure_outage(run: &Run<'_>) -> Result<Vec<Value>> {
     let (apiserver, cronjobs) = (run.plane.apiserver(), api(&run.client, CRON_JOB));
     let log = run.plane.audit_log().context("the control plane has no audit log")?;
     let mut tail = Tail::of(log);
-    let mut values = Vec::new();
-    for turn in 0..OUTAGES {
-        let due = next_multiple(Timestamp::now(), MIN_LEAD, 60);
-        post(&cronjobs, schedule(CRON_JOB, &format!("work-{turn}"), &daily(due))).await?;
-        sleep_until(due - OUTAGE_LEAD).await;
-        apiserver.kill().await?;
-        sleep(OUTAGE).await;
-        apiserver.start().await?;
-        let ready = Timestamp::now();
-        let created = eventually(LIMIT, "a Job after the outage", || {
-            let created = tail.creations().map(|creations| creations.into_iter().next());
-            std::future::ready(created.and_then(|created| created.context("no Job was created")))
-        });
-        let created = controller.guard(created).await?;
-        values.push(Unit::Seconds.of("ready to Job", created.at.duration_since(ready).as_secs_f64()));
-    }
-    Ok(values)
+    let due = next_multiple(Timestamp::now(), MIN_LEAD, 60);
+    post(&cronjobs, schedule(CRON_JOB, "work", &daily(due))).await?;
+    sleep_until(due - OUTAGE_LEAD).await;
+    apiserver.kill().await?;
+    sleep(OUTAGE).await;
+    apiserver.start().await?;
+    let ready = Timestamp::now();
+    let created = eventually(LIMIT, "a Job after the outage", || {
+        let created = tail.creations().map(|creations| creations.into_iter().next());
+        std::future::ready(created.and_then(|created| created.context("no Job was created")))
+    });
+    let created = controller.guard(created).await?;
+    let took = created.at.duration_since(ready).as_secs_f64();
+    Ok(vec![Unit::Seconds.of("ready to Job", took)])
 }
 
-/// Starts a controller that observes schedules of which none is due. They exist before it starts,
-/// as after a restart.
-async fn start_with_far_schedules(run: &Run<'_>) -> Result<Controller> {
-    let kind = kind(run.step.subject);
-    let created = create_far_schedules(&run.client, kind, run.count());
-    if kind == CRON_TAB {
-        // A first process installs the definition and writes a status for each CronTab.
-        let first = Controller::start(run, None).await?;
-        first.guard(wait_until_served(&api(&run.client, kind))).await?;
-        first.guard(created).await?;
-        wait_for_probe(&first, &run.client, kind, "first").await?;
-    } else {
-        created.await?;
-    }
-    let controller = Controller::start(run, None).await?;
-    wait_for_probe(&controller, &run.client, kind, "second").await?;
-    Ok(controller)
-}
-
-/// Measures memory or, for the row `quiet`, CPU time.
+/// Measures a controller of schedules of which none is due: its memory, its CPU time, and scrapes
+/// of its metrics, one after another over one connection. The schedules exist before it starts, as
+/// after a restart.
 pub(crate) async fn measure_idle(run: &Run<'_>) -> Result<Vec<Value>> {
-    let controller = start_with_far_schedules(run).await?;
-    let caught_up = Instant::now();
-    if run.step.row.scenario != Scenario::Quiet {
-        return Ok(controller.at_rest(run, caught_up).await?.values());
-    }
-    let window = run.options.quiet;
-    controller.guard(Memory::settled(controller.pid(), caught_up)).await?;
-    log(format!("  measuring CPU time for {window:?}"));
+    create_far_schedules(&run.client, CRON_JOB, run.count()).await?;
+    let controller = Controller::start(run, None).await?;
+    wait_for_probe(&controller, &run.client, CRON_JOB, "probe").await?;
+    let mut values = controller.at_rest(run, Instant::now()).await?.values();
+    log(format!("  measuring CPU time for {WINDOW:?}"));
     let before = controller.cpu_time()?;
-    controller.guard(sleep(window).map(Ok)).await?;
+    controller.guard(sleep(WINDOW).map(Ok)).await?;
     let used = controller.cpu_time()?.since(&before);
-    Ok(vec![
-        Unit::Seconds.of("CPU time in the window", used),
-        Unit::Seconds.of("CPU time an hour at that rate", used * 3600.0 / window.as_secs_f64()),
-    ])
-}
-
-/// Measures scrapes of the metrics, one after another over one connection.
-pub(crate) async fn measure_scrapes(run: &Run<'_>) -> Result<Vec<Value>> {
-    let controller = start_with_far_schedules(run).await?;
     let client = controller.listener()?;
     let scrape = async || {
         let text = client.request_text(Request::get("/metrics").body(Vec::new())?).await;
         text.context("failed to scrape")
     };
     // The first scrape opens the connection.
-    let size = scrape().await?.len();
-    controller.idle(run).await?;
+    scrape().await?;
     let before = controller.cpu_time()?;
     for _ in 0..SCRAPES {
         controller.guard(scrape()).await?;
     }
-    let used = controller.cpu_time()?.since(&before);
-    Ok(vec![
-        Unit::Seconds.of("CPU time of a scrape", used / f64::from(SCRAPES)),
-        Unit::Bytes.of("size of a scrape", number(size)),
-    ])
+    let scrapes = controller.cpu_time()?.since(&before);
+    values.extend([
+        Unit::Seconds.of("CPU time an hour at that rate", used * 3600.0 / WINDOW.as_secs_f64()),
+        Unit::Seconds.of("CPU time of a scrape", scrapes / f64::from(SCRAPES)),
+    ]);
+    Ok(values)
 }
 
 /// Returns the kind of schedule that a subject works on.

@@ -9,10 +9,7 @@ pub(crate) enum Unit {
     /// Memory as the kernel reports it, formatted in MiB.
     Kibibytes,
     Seconds,
-    Bytes,
     PerSecond,
-    /// A multiple of another number.
-    Ratio,
 }
 
 /// The value of a measure.
@@ -67,8 +64,6 @@ impl Spread {
 pub(crate) fn written(value: f64, unit: Unit) -> String {
     match unit {
         Unit::Count => format!("{value:.0}"),
-        Unit::Ratio => times(value),
-        Unit::Bytes => format!("{value:.0} B"),
         Unit::PerSecond if value >= 1e6 => format!("{} M/s", digits(value / 1e6)),
         Unit::PerSecond if value >= 1e4 => format!("{} k/s", digits(value / 1e3)),
         Unit::PerSecond => format!("{value:.0}/s"),
@@ -123,10 +118,8 @@ mod tests {
             (0.099_96, Unit::Seconds, "100 ms"),
             (0.009_999, Unit::Seconds, "10.0 ms"),
             (42.4e-6, Unit::Seconds, "42.4 µs"),
-            (183.4, Unit::Bytes, "183 B"),
             (1_234_567.0, Unit::PerSecond, "1.23 M/s"),
             (500_000.0, Unit::PerSecond, "500 k/s"),
-            (0.0125, Unit::Ratio, "0.013 ×"),
         ] {
             assert_eq!(written(value, unit), expected);
         }

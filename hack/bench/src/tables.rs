@@ -1,4 +1,4 @@
-//! The rows and families of the report and the subjects, from `rows.yaml`.
+//! The rows of the report and the subjects, from `rows.yaml`.
 //!
 //! Architecture Invariant: pure.
 
@@ -19,8 +19,6 @@ use crate::statistics::{Unit, times, written};
 pub(crate) enum Subject {
     /// A bare client that only writes what the controllers must write
     Floor,
-    /// A bare client that also writes the status of the owner of each Job or Deployment
-    FloorStatus,
     /// kube-controller-manager with the controller of the row, or with all
     Peer,
     /// The same with the feature gate that makes it release its Lease on SIGTERM
@@ -42,24 +40,28 @@ impl Subject {
         value.map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// Returns the heading of the subject's column.
-    pub(crate) fn heading(self) -> String {
+    /// Returns the name in the report.
+    pub(crate) fn title(self) -> String {
         match self {
             Self::Peer => "kube-controller-manager".to_owned(),
             Self::PeerRelease => "kube-controller-manager releasing".to_owned(),
-            Self::PortreeveCrontab => "portreeve, CronTabs".to_owned(),
             _ => self.name(),
         }
     }
 
     /// Returns whether this is a bare client, which has no process to measure.
     pub(crate) fn is_floor(self) -> bool {
-        matches!(self, Self::Floor | Self::FloorStatus)
+        self == Self::Floor
     }
 
     /// Returns whether this is the daemon, to which the targets apply.
     pub(crate) fn is_ours(self) -> bool {
         matches!(self, Self::Portreeve | Self::PortreeveCrontab)
+    }
+
+    /// Returns whether this is a program of somebody else.
+    pub(crate) fn is_other(self) -> bool {
+        !self.is_floor() && !self.is_ours()
     }
 
     /// Returns whether this is kube-controller-manager.
@@ -68,27 +70,16 @@ impl Subject {
     }
 }
 
-/// A table of the report: rows with controllers that do the same.
+/// Rows in which the subjects run the same controllers.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Family {
-    pub(crate) id: String,
-    pub(crate) title: String,
-    /// The controller that runs, or `None` for all.
+    id: String,
+    /// The controllers that run, or `None` for all.
     pub(crate) controller: Option<String>,
     /// The flag for the number of objects that the controller works on at a time.
     #[serde(default)]
     pub(crate) concurrency_flag: String,
-    /// Descriptions of what subjects run.
-    legends: Vec<(Vec<Subject>, String)>,
-}
-
-impl Family {
-    /// Returns a description of what a subject runs.
-    pub(crate) fn legend(&self, subject: Subject) -> &str {
-        let legend = self.legends.iter().find(|(subjects, _)| subjects.contains(&subject));
-        legend.map_or("", |(_, text)| text)
-    }
 }
 
 /// A row: one workload.
@@ -98,19 +89,19 @@ pub(crate) struct Row {
     /// The name on the command line and in the report.
     pub(crate) id: String,
     help: String,
-    pub(crate) family: String,
+    family: String,
     /// The name of the description of how the row is measured.
     method: String,
     pub(crate) scenario: Scenario,
     /// The number of schedules, dependents or other objects.
     #[serde(default)]
     pub(crate) count: usize,
-    /// Whether each dependent has its own owner and namespace.
+    /// The number of owners that the dependents have.
+    #[serde(default = "one")]
+    pub(crate) owners: usize,
+    /// The number of Pods that exist before the start.
     #[serde(default)]
-    pub(crate) spread: bool,
-    /// The number of definitions of custom resources that exist before the start.
-    #[serde(default)]
-    pub(crate) definitions: usize,
+    pub(crate) pods: usize,
     /// The number of objects that a subject with lifted limits works on at a time.
     #[serde(default)]
     pub(crate) concurrency: u16,
@@ -118,13 +109,27 @@ pub(crate) struct Row {
     #[serde(default)]
     pub(crate) lifted: bool,
     pub(crate) subjects: Vec<Subject>,
+    /// How often each subject is measured.
+    #[serde(default = "one")]
+    pub(crate) rounds: u16,
     /// An estimate of how long the measurement of a subject takes.
     pub(crate) seconds: u64,
-    /// The targets by measure.
-    #[serde(default)]
-    pub(crate) targets: BTreeMap<String, Target>,
+    /// What the report shows of what is measured.
+    pub(crate) measures: Vec<Measure>,
     /// The reason why the row misses a target, as profiles have shown.
     pub(crate) missed: Option<String>,
+}
+
+fn one<T: From<u8>>() -> T {
+    T::from(1)
+}
+
+/// A measure that the report shows.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Measure {
+    pub(crate) name: String,
+    pub(crate) target: Option<Target>,
 }
 
 /// A procedure that measures a row.
@@ -133,31 +138,22 @@ pub(crate) struct Row {
 pub(crate) enum Scenario {
     Due,
     DueAgain,
-    DueV2,
     Outage,
     Idle,
-    Quiet,
-    Scrapes,
     Handover,
     Crash,
-    Standby,
     Cascade(Propagation),
-    Load { bytes: usize },
-    Definitions,
     Namespaces { objects: usize },
     NamespacesAtRest { objects: usize },
     Everything,
     Burst,
-    Rounds,
     Start,
     Connections,
     Tenants,
     Admission,
-    Conversion { stored: Version },
+    Conversion,
     Testenv,
     GoTests,
-    Graph,
-    Part { package: String },
 }
 
 /// A version of CronTabs.
@@ -191,7 +187,6 @@ impl Version {
 pub(crate) enum Propagation {
     Background,
     Foreground,
-    Orphan,
 }
 
 /// A target for a measure of the daemon. Numbers have the unit of the measure.
@@ -199,18 +194,12 @@ pub(crate) enum Propagation {
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Target {
     AtMost(f64),
-    AtLeast(f64),
     Mebibytes(f64),
-    /// At most this multiple of another subject's number, by default for the same measure.
+    /// At most this multiple of another subject's number.
     Times {
         factor: f64,
         of: Subject,
-        measure: Option<String>,
-        /// The name of the other number, if it is not that of the subject.
-        name: Option<String>,
     },
-    /// As many as the row has objects.
-    All,
 }
 
 impl Target {
@@ -218,39 +207,25 @@ impl Target {
     pub(crate) fn text(&self, unit: Unit) -> String {
         match self {
             Self::AtMost(most) => format!("≤ {}", written(*most, unit)),
-            Self::AtLeast(least) => format!("≥ {}", written(*least, unit)),
             Self::Mebibytes(most) => format!("≤ {most:.0} MiB"),
-            Self::Times { factor, of, name, .. } => {
-                format!("≤ {} {}", times(*factor), name.clone().unwrap_or_else(|| of.name()))
-            }
-            Self::All => "all".to_owned(),
+            Self::Times { factor, of } => format!("≤ {} {}", times(*factor), of.name()),
         }
     }
 
     /// Returns whether `value` meets the target, or `None` when the number to compare with was not
-    /// measured. `count` is the row's number of objects. `others` returns a subject's number for a
-    /// measure, where `None` is the measure of this target.
-    pub(crate) fn is_met(
-        &self,
-        value: f64,
-        count: f64,
-        others: impl FnOnce(Subject, Option<&str>) -> Option<f64>,
-    ) -> Option<bool> {
+    /// measured. `others` returns a subject's number for the measure.
+    pub(crate) fn is_met(&self, value: f64, others: impl FnOnce(Subject) -> Option<f64>) -> Option<bool> {
         match self {
             Self::AtMost(most) => Some(value <= *most),
-            Self::AtLeast(least) => Some(value >= *least),
             Self::Mebibytes(most) => Some(value <= most * 1024.0),
-            Self::Times {
-                factor, of, measure, ..
-            } => others(*of, measure.as_deref()).map(|other| value <= factor * other),
-            Self::All => Some(value >= count),
+            Self::Times { factor, of } => others(*of).map(|other| value <= factor * other),
         }
     }
 }
 
 impl Row {
     pub(crate) fn family(&self) -> Result<&'static Family> {
-        let mut families = families().iter();
+        let mut families = TABLES.families.iter();
         let family = families.find(|family| family.id == self.family);
         family.with_context(|| format!("{} has no family", self.id))
     }
@@ -258,14 +233,6 @@ impl Row {
     /// Returns the description of how the row is measured, without replacements.
     pub(crate) fn method(&self) -> &'static str {
         TABLES.methods.get(&self.method).map_or("", String::as_str)
-    }
-
-    /// Returns the target for a measure. The name of a benchmark contains its group and a slash;
-    /// its target names only a part of it.
-    pub(crate) fn target(&self, measure: &str) -> Option<&Target> {
-        let is_of = |name: &str| measure == name || measure.contains('/') && measure.contains(name);
-        let mut targets = self.targets.iter();
-        targets.find(|(name, _)| is_of(name)).map(|(_, target)| target)
     }
 }
 
@@ -286,11 +253,6 @@ static TABLES: LazyLock<Tables> = LazyLock::new(|| parsed(include_str!("rows.yam
 )]
 pub(crate) fn parsed<T: DeserializeOwned>(yaml: &str) -> T {
     serde_saphyr::from_str(yaml).expect("the file has the structure of the type")
-}
-
-/// Returns all families, in the order of the report.
-pub(crate) fn families() -> &'static [Family] {
-    &TABLES.families
 }
 
 /// Returns all rows, in the order in which they are measured.
@@ -315,23 +277,20 @@ mod tests {
 
     #[test]
     fn a_target_is_met_at_its_bound_and_unknown_without_a_reference() {
-        let target = |id: &str, measure: &str| row(id).unwrap().target(measure).unwrap();
+        let target = |id: &str, measure: &str| {
+            let measures = row(id).unwrap().measures.iter();
+            let mut targets = measures.filter(|shown| shown.name == measure);
+            targets.next().unwrap().target.as_ref().unwrap()
+        };
         let p99 = target("due", "p99");
         assert_eq!(p99.text(Unit::Seconds), "≤ 1.20 × floor");
-        assert_eq!(p99.is_met(2.4, 0.0, |_, _| Some(2.0)), Some(true));
-        assert_eq!(p99.is_met(2.5, 0.0, |_, _| Some(2.0)), Some(false));
-        assert_eq!(p99.is_met(2.0, 0.0, |_, _| None), None);
-        let memory = target("memory-500", "resident memory");
-        assert_eq!(memory.text(Unit::Kibibytes), "≤ 15 MiB");
-        assert_eq!(memory.is_met(15.0 * 1024.0, 0.0, |_, _| None), Some(true));
-        let all = target("due", "made within the minute");
-        assert_eq!(all.is_met(499.0, 500.0, |_, _| None), Some(false));
-        assert_eq!(target("graph", "objects added").text(Unit::PerSecond), "≥ 500 k/s");
-        let status = target("foo-1000", "first POST to last status");
-        assert_eq!(status.text(Unit::Seconds), "≤ 2.50 × floor's Deployments");
-        let search = target("next", "next/*/5 * * * * Europe/Berlin Once");
-        assert_eq!(search.text(Unit::Seconds), "≤ 100 ns");
-        assert!(row("due").unwrap().target("max").is_none());
-        assert!(row("next").unwrap().target("next/30 2 * * * UTC Once").is_none());
+        assert_eq!(p99.is_met(2.4, |_| Some(2.0)), Some(true));
+        assert_eq!(p99.is_met(2.5, |_| Some(2.0)), Some(false));
+        assert_eq!(p99.is_met(2.0, |_| None), None);
+        let memory = target("shell", "resident memory");
+        assert_eq!(memory.text(Unit::Kibibytes), "≤ 16 MiB");
+        assert_eq!(memory.is_met(16.0 * 1024.0, |_| None), Some(true));
+        let outage = target("outage", "ready to Job");
+        assert_eq!(outage.is_met(1.1, |_| None), Some(false));
     }
 }
