@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
+use http::Request;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
@@ -188,6 +189,7 @@ impl Entry {
     /// admission may still know some that were removed.
     async fn restore_all(&self) -> Result<bool> {
         let cached = AtomicBool::new(false);
+        let definitions = Mutex::new(BTreeSet::new());
         eventually(
             RESET_LIMIT,
             "the control plane to have nothing of the last test",
@@ -196,14 +198,33 @@ impl Entry {
                 if changed.iter().any(|key| admission::caches(key)) {
                     cached.store(true, Ordering::Relaxed);
                 }
+                definitions
+                    .lock()
+                    .extend(changed.iter().filter_map(|key| defined_group(key)));
                 ensure!(changed.is_empty(), "{} keys had to be restored", changed.len());
                 let groups = self.plane.groups().await?;
                 ensure!(groups == self.groups, "the API groups are {groups:?}");
-                anyhow::Ok(())
+                let definitions = definitions.lock().clone();
+                self.ensure_undefined(&definitions).await
             },
         )
         .await?;
         Ok(cached.into_inner())
+    }
+
+    /// Fails while the apiserver still serves a group whose definitions were removed. The list of
+    /// groups does not show it once the APIService is gone.
+    async fn ensure_undefined(&self, groups: &BTreeSet<String>) -> Result<()> {
+        let client = self.plane.client()?;
+        for group in groups {
+            let path = format!("/apis/{group}");
+            let found = client.request_text(Request::get(&path).body(Vec::new())?).await;
+            ensure!(
+                matches!(&found, Err(kube::Error::Api(status)) if status.code == 404),
+                "{path} still answers {found:?}"
+            );
+        }
+        Ok(())
     }
 
     /// Removes the keys that were not there after the start, writes those that have changed, and
@@ -238,6 +259,13 @@ impl Entry {
         }
         Ok(all)
     }
+}
+
+/// Returns the API group if this is the key of a definition of custom resources.
+fn defined_group(key: &[u8]) -> Option<String> {
+    let name = key.strip_prefix(b"/registry/apiextensions.k8s.io/customresourcedefinitions/")?;
+    let (_, group) = std::str::from_utf8(name).ok()?.split_once('.')?;
+    Some(group.to_owned())
 }
 
 fn files(folder: &Path) -> Result<BTreeSet<OsString>> {

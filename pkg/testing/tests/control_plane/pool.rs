@@ -4,6 +4,7 @@ use std::fs;
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
+use http::Request;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use k8s_openapi::api::rbac::v1::ClusterRole;
@@ -85,6 +86,12 @@ async fn a_plane_is_used_again_and_has_nothing_of_the_test_before() -> Result<()
     ensure!(
         definitions.list(&ListParams::default()).await?.items.is_empty(),
         "a CRD is left"
+    );
+    let listed = Request::get("/apis/example.com/v1/leftovers").body(Vec::new())?;
+    let listed = client.request_text(listed).await;
+    ensure!(
+        matches!(&listed, Err(kube::Error::Api(status)) if status.code == 404),
+        "custom resources are still served: {listed:?}"
     );
     ensure!(
         plane.stored("example.com/leftovers").await?.is_empty(),
