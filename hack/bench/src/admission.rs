@@ -40,13 +40,10 @@ pub(crate) async fn measure(run: &Run<'_>) -> Result<Vec<Value>> {
 
     let (count, before) = (run.count() * LOAD_FACTOR as usize, server.cpu_time()?);
     log(format!("  measuring {} requests a second", RATE * LOAD_FACTOR));
-    let started = Instant::now();
     server.guard(requests(run, RATE * LOAD_FACTOR, count)).await?;
-    let rate = number(count) / started.elapsed().as_secs_f64();
     let (used, memory) = (server.cpu_time()?.since(&before), server.memory()?);
-    values.push(Unit::PerSecond.of("requests under load", rate));
     values.push(Unit::Seconds.of("CPU time of a request under load", used / number(count)));
-    values.push(Unit::Kibibytes.of("resident memory under load", memory.resident));
+    values.push(Unit::Kibibytes.of("resident memory under load", memory));
     Ok(values)
 }
 

@@ -11,8 +11,9 @@ use kube::{Client, Config};
 use portreeve_testing::{Process, eventually, free_port, server_binary};
 
 use crate::run::Run;
+use crate::statistics::Value;
 use crate::tables::Subject;
-use crate::usage::{CpuTime, Memory};
+use crate::usage::{self, CpuTime};
 
 /// How long a controller may take from its start to its first reconcile, with 50,000 objects to
 /// list on two busy cores.
@@ -127,8 +128,9 @@ impl Controller {
         CpuTime::of(self.pid())
     }
 
-    pub(crate) fn memory(&self) -> Result<Memory> {
-        Memory::of(self.pid())
+    /// Returns the resident memory, in KiB.
+    pub(crate) fn memory(&self) -> Result<f64> {
+        usage::resident(self.pid())
     }
 
     /// Returns a client for the controller's metrics.
@@ -137,9 +139,10 @@ impl Controller {
         listener_client(port)
     }
 
-    /// Waits until the controller has rested since `since` and its memory has settled.
-    pub(crate) async fn at_rest(&self, run: &Run<'_>, since: Instant) -> Result<Memory> {
-        let settled = Memory::settled(self.pid(), since + run.options.rest());
+    /// Waits until the controller has rested since `since` and its memory has settled, and returns
+    /// the memory.
+    pub(crate) async fn at_rest(&self, run: &Run<'_>, since: Instant) -> Result<Value> {
+        let settled = usage::settled(self.pid(), since + run.options.rest());
         self.guard(settled).await
     }
 

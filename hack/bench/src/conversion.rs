@@ -16,7 +16,7 @@ use crate::controller::{Account, Controller, LEASE, START_LIMIT};
 use crate::objects::{CONCURRENT_CREATES, api, create_all, crontab_kind, far_schedule, object, post, resource};
 use crate::objects::{wait_until_served, write_status};
 use crate::run::{Run, log};
-use crate::statistics::{Unit, Value, number};
+use crate::statistics::{Unit, Value};
 use crate::tables::Version;
 use crate::webhook::{Endpoint, create_definition};
 
@@ -48,14 +48,8 @@ pub(crate) async fn measure(run: &Run<'_>) -> Result<Vec<Value>> {
     let alone = server.memory()?;
     server.guard(create(run, Version::V2)).await?;
     server.idle(run).await?;
-    let before = server.cpu_time()?;
     let mut values = server.guard(times(run, listed)).await?;
-    let used = server.cpu_time()?.since(&before);
-    values.push(Unit::Seconds.of("CPU time of a list", used / number(LISTS)));
-    values.push(Unit::Kibibytes.of("resident memory without CronTabs", alone.resident));
-    let memory = server.memory()?;
-    values.push(Unit::Kibibytes.of("resident memory with CronTabs", memory.resident));
-    values.push(Unit::Kibibytes.of("peak resident memory", memory.peak));
+    values.push(Unit::Kibibytes.of("resident memory without CronTabs", alone));
     Ok(values)
 }
 

@@ -36,7 +36,6 @@ pub(crate) async fn measure(run: &Run<'_>) -> Result<Vec<Value>> {
     // The CPU time includes the work after the last status, mostly events.
     controller.idle(run).await?;
     values.push(Unit::Seconds.of("CPU time of it", controller.cpu_time()?.since(&before)));
-    values.push(Unit::Kibibytes.of("peak resident memory", controller.memory()?.peak));
     Ok(values)
 }
 
@@ -59,10 +58,11 @@ pub(crate) async fn measure_start(run: &Run<'_>) -> Result<Vec<Value>> {
     let started = Instant::now();
     let controller = Controller::spawn(run, None)?;
     let took = controller.guard(made.last(started)).await?;
-    let mut values = vec![Unit::Seconds.of("start to first reconcile", took)];
-    values.extend(controller.at_rest(run, started).await?.values());
-    values.push(Unit::Kibibytes.of("size of the binary", controller.binary()?));
-    Ok(values)
+    Ok(vec![
+        Unit::Seconds.of("start to first reconcile", took),
+        controller.at_rest(run, started).await?,
+        Unit::Kibibytes.of("size of the binary", controller.binary()?),
+    ])
 }
 
 /// Starts a controller and waits until it has reconciled a new Foo.

@@ -46,7 +46,6 @@ pub(crate) async fn measure_cascade(run: &Run<'_>, policy: Propagation) -> Resul
     Ok(vec![
         Unit::Seconds.of("DELETE to the end", took),
         Unit::Seconds.of("CPU time of it", controller.cpu_time()?.since(&before)),
-        Unit::Kibibytes.of("peak resident memory", controller.memory()?.peak),
     ])
 }
 
@@ -186,9 +185,8 @@ pub(crate) async fn measure_everything(run: &Run<'_>) -> Result<Vec<Value>> {
     run.idle(None).await?;
     let controller = Controller::start(run, None).await?;
     wait_for_canary(&controller, &run.client).await?;
-    let mut values = controller.at_rest(run, Instant::now()).await?.values();
-    values.push(connections_of(run, &controller)?);
-    Ok(values)
+    let memory = controller.at_rest(run, Instant::now()).await?;
+    Ok(vec![memory, connections_of(run, &controller)?])
 }
 
 /// Returns the number of a controller's connections to the apiserver.

@@ -42,7 +42,6 @@ pub(crate) async fn measure(run: &Run<'_>, objects: usize) -> Result<Vec<Value>>
     Ok(vec![
         Unit::Seconds.of("DELETE to the end", took - GRACE.as_secs_f64()),
         Unit::Seconds.of("CPU time of it", controller.cpu_time()?.since(&before)),
-        Unit::Kibibytes.of("peak resident memory", controller.memory()?.peak),
     ])
 }
 
@@ -50,7 +49,7 @@ pub(crate) async fn measure(run: &Run<'_>, objects: usize) -> Result<Vec<Value>>
 pub(crate) async fn measure_at_rest(run: &Run<'_>, objects: usize) -> Result<Vec<Value>> {
     create(run, objects).await?;
     let controller = Controller::start(run, None).await?;
-    let mut values = controller.at_rest(run, Instant::now()).await?.values();
+    let memory = controller.at_rest(run, Instant::now()).await?;
     let before = controller.cpu_time()?;
     let quiet = async {
         sleep(QUIET).await;
@@ -58,8 +57,7 @@ pub(crate) async fn measure_at_rest(run: &Run<'_>, objects: usize) -> Result<Vec
     };
     controller.guard(quiet).await?;
     let spent = controller.cpu_time()?.since(&before);
-    values.push(Unit::Seconds.of("CPU time of two quiet minutes", spent));
-    Ok(values)
+    Ok(vec![memory, Unit::Seconds.of("CPU time of two quiet minutes", spent)])
 }
 
 fn all(client: &Client) -> Api<DynamicObject> {

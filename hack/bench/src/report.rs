@@ -35,7 +35,7 @@ pub(crate) struct Report {
     pub(crate) busiest: f64,
 }
 
-const HEAD: &str = "| row | measure | floor | best peer | portreeve | spread | target | met | commit |";
+const HEAD: &str = "| row | measure | floor | peers, best first | portreeve | spread | target | met | commit |";
 const RULE: &str = "|---|---|---|---|---|---|---|---|---|";
 /// An empty cell.
 const EMPTY: &str = "–";
@@ -47,7 +47,8 @@ const WIDTH: usize = 100;
 impl Report {
     /// Returns the whole report.
     pub(crate) fn render(&self) -> String {
-        let lines = self.rows().flat_map(|row| self.lines(row));
+        let rows: Vec<(&Row, Vec<String>)> = self.rows().map(|row| (row, self.lines(row))).collect();
+        let lines = rows.iter().flat_map(|(_, lines)| lines.clone());
         let table = [HEAD.to_owned(), RULE.to_owned()].into_iter().chain(lines);
         let mut blocks = vec![
             "# Benchmarks".to_owned(),
@@ -56,8 +57,8 @@ impl Report {
             "## How each row is measured".to_owned(),
             bullets(self.rows().map(|row| (format!("`{}`", row.id), self.method(row)))),
         ];
-        let missed = self.rows().filter(|row| self.lines(row).concat().contains(MISSED));
-        let missed = missed.filter_map(|row| Some((format!("`{}`", row.id), row.missed.clone()?)));
+        let missed = rows.iter().filter(|(_, lines)| lines.concat().contains(MISSED));
+        let missed = missed.filter_map(|(row, _)| Some((format!("`{}`", row.id), row.missed.clone()?)));
         let missed = bullets(missed);
         if !missed.is_empty() {
             blocks.extend(["## What is missed, and why".to_owned(), missed]);
@@ -126,8 +127,11 @@ impl Report {
             format!("{}{ratio}", written(theirs, unit))
         };
         let peers = Subject::value_variants().iter().filter(|subject| subject.is_other());
-        let peers = peers.filter_map(|peer| Some((median(*peer)?, *peer)));
-        let best = peers.min_by(|(left, _), (right, _)| left.total_cmp(right));
+        let mut peers: Vec<_> = peers.filter_map(|peer| Some((median(*peer)?, *peer))).collect();
+        peers.sort_by(|(left, _), (right, _)| left.total_cmp(right));
+        let peers = peers
+            .iter()
+            .map(|(number, peer)| format!("{}: {}", peer.title(), compared(*number)));
         let target = own.and_then(|own| Some((own, target.as_ref()?)));
         let met = target.and_then(|(own, target)| target.is_met(own.median, median));
         let spread = own.filter(|own| own.least < own.most);
@@ -137,7 +141,7 @@ impl Report {
             format!("`{}`", row.id),
             format!("{name}{suffix}"),
             or_empty(median(Subject::Floor).map(compared)),
-            or_empty(best.map(|(number, peer)| format!("{}: {}", peer.title(), compared(number)))),
+            or_empty(peers.reduce(|all, peer| format!("{all}; {peer}"))),
             or_empty(own.map(|own| written(own.median, unit))),
             or_empty(spread.map(|own| format!("{} … {}", written(own.least, unit), written(own.most, unit)))),
             or_empty(target.map(|(_, target)| target.text(unit))),
@@ -156,7 +160,6 @@ impl Report {
     fn method(&self, row: &Row) -> String {
         let counts = rows().iter().map(|row| (&*row.id, self.options.count(row).to_string()));
         let mut replacements: BTreeMap<&str, String> = counts.collect();
-        replacements.insert("concurrency", self.options.concurrency(row).to_string());
         replacements.insert("window", format!("{} s", WINDOW.as_secs()));
         replaced(row.method(), &replacements)
     }

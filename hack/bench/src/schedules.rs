@@ -68,7 +68,6 @@ pub(crate) async fn measure_due(run: &Run<'_>) -> Result<Vec<Value>> {
     let within = delays.iter().filter(|delay| **delay < 60.0).count();
     let of = |percent| percentile(&delays, percent).context("there are no delays");
     Ok(vec![
-        Unit::Seconds.of("p50", of(50)?),
         Unit::Seconds.of("p99", of(99)?),
         Unit::Seconds.of("max", of(100)?),
         Unit::Count.of("made within the minute", number(within)),
@@ -219,7 +218,7 @@ pub(crate) async fn measure_idle(run: &Run<'_>) -> Result<Vec<Value>> {
     create_far_schedules(&run.client, CRON_JOB, run.count()).await?;
     let controller = Controller::start(run, None).await?;
     wait_for_probe(&controller, &run.client, CRON_JOB, "probe").await?;
-    let mut values = controller.at_rest(run, Instant::now()).await?.values();
+    let memory = controller.at_rest(run, Instant::now()).await?;
     log(format!("  measuring CPU time for {WINDOW:?}"));
     let before = controller.cpu_time()?;
     controller.guard(sleep(WINDOW).map(Ok)).await?;
@@ -236,11 +235,11 @@ pub(crate) async fn measure_idle(run: &Run<'_>) -> Result<Vec<Value>> {
         controller.guard(scrape()).await?;
     }
     let scrapes = controller.cpu_time()?.since(&before);
-    values.extend([
+    Ok(vec![
+        memory,
         Unit::Seconds.of("CPU time an hour at that rate", used * 3600.0 / WINDOW.as_secs_f64()),
         Unit::Seconds.of("CPU time of a scrape", scrapes / f64::from(SCRAPES)),
-    ]);
-    Ok(values)
+    ])
 }
 
 /// Returns the kind of schedule that a subject works on.

@@ -9,7 +9,6 @@ pub(crate) enum Unit {
     /// Memory as the kernel reports it, formatted in MiB.
     Kibibytes,
     Seconds,
-    PerSecond,
 }
 
 /// The value of a measure.
@@ -64,9 +63,6 @@ impl Spread {
 pub(crate) fn written(value: f64, unit: Unit) -> String {
     match unit {
         Unit::Count => format!("{value:.0}"),
-        Unit::PerSecond if value >= 1e6 => format!("{} M/s", digits(value / 1e6)),
-        Unit::PerSecond if value >= 1e4 => format!("{} k/s", digits(value / 1e3)),
-        Unit::PerSecond => format!("{value:.0}/s"),
         Unit::Kibibytes => format!("{} MiB", digits(value / 1024.0)),
         Unit::Seconds => {
             let (factor, name) = match value.abs() {
@@ -118,8 +114,6 @@ mod tests {
             (0.099_96, Unit::Seconds, "100 ms"),
             (0.009_999, Unit::Seconds, "10.0 ms"),
             (42.4e-6, Unit::Seconds, "42.4 µs"),
-            (1_234_567.0, Unit::PerSecond, "1.23 M/s"),
-            (500_000.0, Unit::PerSecond, "500 k/s"),
         ] {
             assert_eq!(written(value, unit), expected);
         }

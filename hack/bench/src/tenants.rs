@@ -49,7 +49,6 @@ pub(crate) async fn measure(run: &Run<'_>) -> Result<Vec<Value>> {
     let beside = server.guard(reviews(&client, run.count())).await?;
     let live = server.guard(probes(health, "/livez", run.count())).await?;
     let ready = server.guard(probes(health, "/readyz", run.count())).await?;
-    let memory = server.memory()?;
     load.shutdown().await;
     let mut values = Vec::new();
     for (measure, times) in [
@@ -61,7 +60,6 @@ pub(crate) async fn measure(run: &Run<'_>) -> Result<Vec<Value>> {
         let time = percentile(&times, 99).context("there were no requests")?;
         values.push(Unit::Seconds.of(measure, time));
     }
-    values.push(Unit::Kibibytes.of("peak resident memory", memory.peak));
     Ok(values)
 }
 

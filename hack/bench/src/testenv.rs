@@ -15,7 +15,7 @@ use crate::objects::{object, post, resource};
 use crate::options::{Options, Step};
 use crate::run::Run;
 use crate::statistics::{Spread, Unit, Value};
-use crate::usage::Memory;
+use crate::usage::settled;
 use crate::watch::Watch;
 
 /// The number of requests to `/settled`, of which the median counts.
@@ -40,9 +40,8 @@ pub(crate) async fn measure(run: &Run<'_>) -> Result<Vec<Value>> {
     if run.step.subject.is_peer() {
         let controller = Controller::spawn(run, None)?;
         let took = controller.guard(first.last(started)).await?;
-        let mut values = vec![Unit::Seconds.of("start to first ServiceAccount", took)];
-        values.extend(controller.at_rest(run, started).await?.values());
-        return Ok(values);
+        let memory = controller.at_rest(run, started).await?;
+        return Ok(vec![Unit::Seconds.of("start to first ServiceAccount", took), memory]);
     }
     let mut testenv = Testenv::launch(&run.options.daemon, run.plane.kubeconfig(), &[])?;
     let took = first.last(started).await?;
@@ -51,9 +50,8 @@ pub(crate) async fn measure(run: &Run<'_>) -> Result<Vec<Value>> {
         Unit::Seconds.of("start to first ServiceAccount", took),
         Unit::Seconds.of("start to ready", testenv.ready_after()?.as_secs_f64()),
         Unit::Seconds.of("answer of /settled", settle(&testenv).await?),
+        settled(testenv.pid(), started + run.options.rest()).await?,
     ];
-    let memory = Memory::settled(testenv.pid(), started + run.options.rest()).await?;
-    values.extend(memory.values());
     let signalled = Instant::now();
     testenv.signal(Signal::TERM)?;
     testenv.ended().await?;

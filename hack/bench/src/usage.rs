@@ -28,51 +28,29 @@ const IDLE_LIMIT: Duration = Duration::from_mins(5);
 /// The state of an established connection in `/proc/<pid>/net/tcp`.
 const ESTABLISHED: &str = "01";
 
-/// The memory of a process, in KiB.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Memory {
-    pub(crate) resident: f64,
-    pub(crate) peak: f64,
+/// Returns the resident memory of a process, in KiB.
+pub(crate) fn resident(pid: u32) -> Result<f64> {
+    let status = read(pid, "status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let number = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
+    number.with_context(|| format!("the status of process {pid} lacks VmRSS"))
 }
 
-impl Memory {
-    pub(crate) fn of(pid: u32) -> Result<Self> {
-        let status = read(pid, "status")?;
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            let number = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
-            number.with_context(|| format!("the status of process {pid} lacks {name}"))
-        };
-        Ok(Self {
-            resident: field("VmRSS:")?,
-            peak: field("VmHWM:")?,
-        })
-    }
-
-    /// Waits until the memory of a process has settled, at least until `not_before`.
-    pub(crate) async fn settled(pid: u32, not_before: Instant) -> Result<Self> {
-        let deadline = not_before.max(Instant::now()) + SETTLE_LIMIT;
-        let mut samples = Vec::new();
-        loop {
-            let memory = Self::of(pid)?;
-            samples.push(memory.resident);
-            let now = Instant::now();
-            if now >= not_before && is_stable(&samples) {
-                return Ok(memory);
-            }
-            if now >= deadline {
-                bail!("resident memory has not settled within {SETTLE_LIMIT:?}: {samples:?} KiB");
-            }
-            sleep(POLL_INTERVAL).await;
+/// Waits until the memory of a process has settled, at least until `not_before`.
+pub(crate) async fn settled(pid: u32, not_before: Instant) -> Result<Value> {
+    let deadline = not_before.max(Instant::now()) + SETTLE_LIMIT;
+    let mut samples = Vec::new();
+    loop {
+        let memory = resident(pid)?;
+        samples.push(memory);
+        let now = Instant::now();
+        if now >= not_before && is_stable(&samples) {
+            return Ok(Unit::Kibibytes.of("resident memory", memory));
         }
-    }
-
-    /// Returns the resident and the peak memory as values.
-    pub(crate) fn values(self) -> Vec<Value> {
-        vec![
-            Unit::Kibibytes.of("resident memory", self.resident),
-            Unit::Kibibytes.of("peak resident memory", self.peak),
-        ]
+        if now >= deadline {
+            bail!("resident memory has not settled within {SETTLE_LIMIT:?}: {samples:?} KiB");
+        }
+        sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -214,8 +192,7 @@ mod tests {
     #[test]
     fn the_connections_of_this_process_are_counted() {
         let pid = std::process::id();
-        let memory = Memory::of(pid).unwrap();
-        assert!(memory.resident > 0.0 && memory.peak >= memory.resident, "{memory:?}");
+        assert!(resident(pid).unwrap() > 0.0);
         assert!(!CpuTime::of(pid).unwrap().threads.is_empty());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
