@@ -1,15 +1,18 @@
-//! Pods that the cache does not show: the live list protects their claims.
+//! Pods that the cache does not show, where the live list protects their claims, and an apiserver
+//! that serves no Pods.
 
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
-use http::StatusCode;
+use anyhow::{Context, Result, ensure};
+use http::{Request, StatusCode};
 use portreeve_reconcile::SystemClock;
 use portreeve_testing::{CannedResponse, ControlPlane, Fault, FaultProxy, Matcher, Repeat};
+use serde_json::{Value, json};
 
 use super::profile::{CLAIM_FINALIZER, delete_pod, wait_for_finalizers};
 use crate::fixtures::{
     LIMIT,
+    daemon::Daemon,
     dynamic_client::{DynamicClient, Policy},
     in_process::InProcess,
     object_builder::{claim, scheduled_pod},
@@ -17,6 +20,10 @@ use crate::fixtures::{
 };
 
 const CONTROLLERS: &str = "--controllers=pvc-protection";
+
+fn not_served() -> CannedResponse {
+    CannedResponse::status(StatusCode::NOT_FOUND, "NotFound", "not found (fault proxy)")
+}
 
 /// The informer lists and watches the Pods of all namespaces, and a decision lists those of one.
 #[tokio::test]
@@ -26,12 +33,8 @@ async fn a_claim_stays_while_a_pod_that_the_cache_does_not_have_uses_it() -> Res
     let kubeconfig = restricted_kubeconfig(&plane, &[CONTROLLERS]).await?;
     let kubeconfig = proxy.kubeconfig(&kubeconfig, "portreeve")?;
     let tenant = DynamicClient::new(&plane, "unseen").await?;
-    let not_served = CannedResponse::status(StatusCode::NOT_FOUND, "NotFound", "not found (fault proxy)");
-    let informer = proxy.respond(
-        Matcher::any().path_prefix("/api/v1/pods"),
-        not_served.clone(),
-        Repeat::UntilHealed,
-    );
+    let all = Matcher::any().path_prefix("/api/v1/pods");
+    let informer = proxy.respond(all, not_served(), Repeat::UntilHealed);
     let flags = [CONTROLLERS];
     let daemon = InProcess::start_as(&kubeconfig, Arc::new(SystemClock), portreeve_cli::CONTROLLERS, &flags).await?;
     let used = tenant.create(claim("used")).await?;
@@ -52,7 +55,7 @@ async fn a_claim_stays_while_a_pod_that_the_cache_does_not_have_uses_it() -> Res
 
     // The same for an apiserver that answers nothing of use: it says that Pods are not served, and
     // serves them by its discovery.
-    for (matcher, response) in [(live(), not_served), (live(), CannedResponse::unavailable())] {
+    for (matcher, response) in [(live(), not_served()), (live(), CannedResponse::unavailable())] {
         let failing = proxy.respond(matcher, response, Repeat::UntilHealed);
         tenant.delete(&unused, Policy::Unspecified).await?;
         failing.wait_for_applied(2, LIMIT).await?;
@@ -65,4 +68,29 @@ async fn a_claim_stays_while_a_pod_that_the_cache_does_not_have_uses_it() -> Res
     tenant.wait_until_gone(&used).await?;
     ensure!(informer.applied() > 0, "the informer listed no Pods");
     daemon.finish().await
+}
+
+/// kube-controller-manager waits for the list of Pods for ever.
+#[tokio::test]
+async fn claims_are_released_where_pods_are_not_served() -> Result<()> {
+    let plane = ControlPlane::pooled().await?;
+    let proxy = FaultProxy::start(&plane).await?;
+    let kubeconfig = restricted_kubeconfig(&plane, &[CONTROLLERS]).await?;
+    let kubeconfig = proxy.kubeconfig(&kubeconfig, "portreeve")?;
+    let tenant = DynamicClient::new(&plane, "podless").await?;
+    let core = Request::get("/api/v1").body(Vec::new())?;
+    let mut core: Value = plane.client()?.request(core).await?;
+    let resources = core["resources"].as_array_mut().context("a list of resources")?;
+    resources.retain(|resource| resource["name"] != "pods");
+    let versions = CannedResponse::document(json!({"kind": "APIVersions", "versions": ["v1"]}));
+    proxy.respond(Matcher::any().path("/api"), versions, Repeat::UntilHealed);
+    let core = CannedResponse::document(core);
+    proxy.respond(Matcher::any().path("/api/v1"), core, Repeat::UntilHealed);
+    proxy.respond(Matcher::any().resource("pods"), not_served(), Repeat::UntilHealed);
+    let daemon = Daemon::start_as(&plane, &kubeconfig, "podless", &[CONTROLLERS]).await?;
+    let deleted = tenant.create(claim("deleted")).await?;
+    wait_for_finalizers(&tenant, &deleted, &[CLAIM_FINALIZER]).await?;
+    tenant.delete(&deleted, Policy::Unspecified).await?;
+    tenant.wait_until_gone(&deleted).await?;
+    daemon.admin.wait_until_ready().await
 }

@@ -4,14 +4,13 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use http_body_util::Full;
-use serde_json::json;
+use serde_json::{Value, json};
 
-/// A failure in the form of a Kubernetes Status.
+/// A failure in the form of a Kubernetes Status, or a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CannedResponse {
     code: StatusCode,
-    reason: String,
-    message: String,
+    body: Value,
     retry_after: Option<u32>,
 }
 
@@ -19,10 +18,27 @@ impl CannedResponse {
     /// Returns a failure with the given code, reason and message, such as
     /// `CannedResponse::status(StatusCode::GONE, "Expired", "…")`.
     pub fn status(code: StatusCode, reason: impl Into<String>, message: impl Into<String>) -> Self {
+        let body = json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": message.into(),
+            "reason": reason.into(),
+            "code": code.as_u16(),
+        });
         Self {
             code,
-            reason: reason.into(),
-            message: message.into(),
+            body,
+            retry_after: None,
+        }
+    }
+
+    /// Returns a 200 with this document.
+    pub fn document(body: Value) -> Self {
+        Self {
+            code: StatusCode::OK,
+            body,
             retry_after: None,
         }
     }
@@ -82,23 +98,12 @@ impl CannedResponse {
     #[must_use]
     pub fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after = Some(seconds);
+        self.body["details"] = json!({"retryAfterSeconds": seconds});
         self
     }
 
     pub(crate) fn response(&self) -> Response<Full<Bytes>> {
-        let mut status = json!({
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Failure",
-            "message": self.message,
-            "reason": self.reason,
-            "code": self.code.as_u16(),
-        });
-        if let Some(seconds) = self.retry_after {
-            status["details"] = json!({"retryAfterSeconds": seconds});
-        }
-        let mut response = Response::new(Full::from(status.to_string()));
+        let mut response = Response::new(Full::from(self.body.to_string()));
         *response.status_mut() = self.code;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -12,6 +12,7 @@ use super::fault::Fault;
 #[derive(Clone, Debug, Default)]
 pub struct Matcher {
     methods: Vec<String>,
+    path: Option<String>,
     path_prefix: Option<String>,
     resource: Option<String>,
     namespace: Option<String>,
@@ -78,6 +79,13 @@ impl Matcher {
         self
     }
 
+    /// Selects requests with this path, such as `/api`.
+    #[must_use]
+    pub fn path(mut self, path: impl Into<String>) -> Self {
+        self.path = Some(path.into());
+        self
+    }
+
     /// Selects requests whose path begins with this, such as `/apis/coordination.k8s.io/`.
     #[must_use]
     pub fn path_prefix(mut self, prefix: impl Into<String>) -> Self {
@@ -140,6 +148,7 @@ impl Matcher {
     fn matches(&self, head: &Parts) -> bool {
         let Self {
             methods,
+            path: whole_path,
             path_prefix,
             resource,
             namespace,
@@ -157,6 +166,7 @@ impl Matcher {
         };
         let is = |wanted: &Option<String>, found: Option<&str>| wanted.is_none() || wanted.as_deref() == found;
         (methods.is_empty() || methods.iter().any(|method| method == head.method.as_str()))
+            && is(whole_path, Some(path))
             && path_prefix.as_ref().is_none_or(|prefix| path.starts_with(prefix))
             && is(resource, target.resource.as_deref())
             && is(namespace, target.namespace)
