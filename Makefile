@@ -19,8 +19,9 @@ SHARED := --examples
 # The servers of tests are Go programs with little to do, so they need few threads, and little
 # garbage collection before they have this much memory.
 SERVERS := GOMAXPROCS=1 GOGC=800 GOMEMLIMIT=600MiB
-# The tests of the executables. Those of the kubectl plugin build it, and the others run it.
-INTEGRATION := --test integration --test plugin
+# The tests of all crates, as in `make test`. For a selection of them, cargo would build the
+# dependencies again, with other features.
+TESTS := --tests
 # Additional arguments for `make bench`, such as BENCH_FLAGS='--only=due --rounds=3'. The program
 # lists them with --help.
 BENCH_FLAGS ?=
@@ -44,7 +45,7 @@ test: control-plane loom ## run the tests of the workspace, on real servers
 
 .PHONY: test-release
 test-release: control-plane controller-manager manifest-tools prometheus cainjector former-version ## test the chart, the overlays, the alert rules, the update from a former version, and each fault alone
-	$(SERVERS) hack/test/run --workspace $(INTEGRATION) -- release:: chaos::alone:: --skip release::image::
+	$(SERVERS) hack/test/run --workspace $(TESTS) -- release:: chaos::alone:: --skip release::image::
 
 .PHONY: test-image
 test-image: control-plane ## build the image's binary and test it; 9 minutes on two cores, 4 after an edit
@@ -63,10 +64,10 @@ loom: ## test interleavings of threads in the work queue with loom; LOOM_MAX_PRE
 
 .PHONY: chaos
 chaos: control-plane ## run every fault alone, ROUNDS=n seeds of combined faults from SEED=n on, a kill after every effect, a hanging call of each controller, the search for leaks, 220 rotations of certificates, the tests of several replicas, and namespaces that are created again
-	EXHAUSTIVE=1 ROUNDS=$(or $(ROUNDS),14) SEED=$(SEED) $(CARGO) test --locked --workspace $(INTEGRATION) chaos:: -- --nocapture
-	ROTATIONS=200 $(CARGO) test --locked --workspace $(INTEGRATION) certificates::replicas -- --nocapture
-	ROTATIONS=20 ROTATE_BY=time $(CARGO) test --locked --workspace $(INTEGRATION) certificates::replicas -- --nocapture
-	ROUNDS=$(ROUNDS) $(CARGO) test --locked --workspace $(INTEGRATION) -- ha:: namespaces::successors:: --nocapture
+	EXHAUSTIVE=1 ROUNDS=$(or $(ROUNDS),14) SEED=$(SEED) $(CARGO) test --locked --workspace $(TESTS) chaos:: -- --nocapture
+	ROTATIONS=200 $(CARGO) test --locked --workspace $(TESTS) certificates::replicas -- --nocapture
+	ROTATIONS=20 ROTATE_BY=time $(CARGO) test --locked --workspace $(TESTS) certificates::replicas -- --nocapture
+	ROUNDS=$(ROUNDS) $(CARGO) test --locked --workspace $(TESTS) -- ha:: namespaces::successors:: --nocapture
 
 .PHONY: compat
 compat: control-plane ## run core tests against older releases of kube-apiserver, which take 20 minutes to build
@@ -74,7 +75,7 @@ compat: control-plane ## run core tests against older releases of kube-apiserver
 
 .PHONY: scale
 scale: control-plane former-version ## run the tests under load in full size, which `make test` runs in a small form
-	SCALE=1 $(CARGO) test --locked --workspace $(INTEGRATION) -- scale:: rolling_update:: webhooks::attacks:: --nocapture
+	SCALE=1 $(CARGO) test --locked --workspace $(TESTS) -- scale:: rolling_update:: webhooks::attacks:: --nocapture
 
 .PHONY: bench
 bench: control-plane controller-manager image-binary ## measure the image's binary and its peers into BENCHMARKS.md; takes 100 minutes
