@@ -126,9 +126,11 @@ async fn watches_of_a_removed_crd_end_soon_without_warnings() -> Result<()> {
         crd.create_again().await?;
     }
     let log = collector.daemon.log()?;
-    let of_resource = log.lines().filter(|line| line.contains(&crd.plural()));
     // The apiserver answers so while it creates the storage of the new definition.
-    let of_resource = of_resource.filter(|line| !line.contains("storage is (re)initializing"));
+    let is_expected = |line: &str| line.contains("storage is (re)initializing");
+    let of_resource = log
+        .lines()
+        .filter(|line| line.contains(&crd.plural()) && !is_expected(line));
     let warnings: Vec<_> = of_resource
         .filter(|line| ["WARN", "ERROR"].iter().any(|level| line.contains(level)))
         .collect();

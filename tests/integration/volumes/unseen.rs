@@ -90,6 +90,8 @@ async fn claims_are_released_where_pods_are_not_served() -> Result<()> {
     let daemon = Daemon::start_as(&plane, &kubeconfig, "podless", &[CONTROLLERS]).await?;
     let deleted = tenant.create(claim("deleted")).await?;
     wait_for_finalizers(&tenant, &deleted, &[CLAIM_FINALIZER]).await?;
+    // It would keep the claim if it were seen.
+    tenant.create(scheduled_pod("hidden", "deleted")).await?;
     tenant.delete(&deleted, Policy::Unspecified).await?;
     tenant.wait_until_gone(&deleted).await?;
     daemon.admin.wait_until_ready().await
