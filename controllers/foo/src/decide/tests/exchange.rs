@@ -254,7 +254,7 @@ fn assert_may_go(caches: &Simulation, foo: &str, old: &str) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
     fn foos_that_exchange_names_get_them(
