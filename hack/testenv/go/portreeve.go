@@ -103,17 +103,23 @@ func Run(cfg *rest.Config, flags ...string) (*Env, error) {
 	return env, nil
 }
 
-// WaitUntilSettled is like Settled without a test. It waits until ctx is done, but at most 50 s.
+// WaitUntilSettled is like Settled without a test. It waits until ctx is done, but at most 50 s. At
+// the deadline of ctx, the error lists what is left to do.
 func (e *Env) WaitUntilSettled(ctx context.Context) error {
 	timeout := maxTimeout
 	if deadline, ok := ctx.Deadline(); ok {
 		timeout = max(time.Millisecond, min(timeout, time.Until(deadline)))
 	}
-	// The response is awaited a little longer, because it says what is left.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout+stopLimit)
+	// At the deadline, the response is awaited a little longer, because it says what is left.
+	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout+stopLimit)
 	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			cancel()
+		}
+	})()
 	query := url.Values{"timeout": {fmt.Sprintf("%dms", timeout.Milliseconds())}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, e.address+"/settled?"+query.Encode(), nil)
+	request, err := http.NewRequestWithContext(asking, http.MethodGet, e.address+"/settled?"+query.Encode(), nil)
 	if err != nil {
 		return err
 	}

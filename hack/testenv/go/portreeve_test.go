@@ -2,7 +2,10 @@ package portreeve
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -210,6 +213,20 @@ func TestStart(t *testing.T) {
 	defer cancel()
 	if err := env.WaitUntilSettled(ctx); err == nil {
 		t.Error("portreeve still answers after its end")
+	}
+}
+
+// TestCancel shows that a wait ends with its context, although the answer takes longer.
+func TestCancel(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
+		cancel()
+		<-request.Context().Done()
+	}))
+	defer server.Close()
+	env := &Env{address: server.URL, client: server.Client()}
+	if err := env.WaitUntilSettled(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("the wait ended with %v", err)
 	}
 }
 
