@@ -131,6 +131,7 @@ const PROGRAMS: &[&str] = &[
 const CHOOSES_API_VERSION: &[&str] = &[
     "kubectl-portreeve",
     "portreeve-cli",
+    "portreeve-example",
     "portreeve-run",
     "portreeve-testing",
 ];

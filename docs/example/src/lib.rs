@@ -26,8 +26,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     policies: &[],
     rules: &[Rule {
         groups: &[""],
-        resources: &["configmaps"],
-        verbs: &["create", "list", "patch", "watch"],
+        resources: &["configmaps", "configmaps/finalizers"], // the latter for `blockOwnerDeletion`
+        verbs: &["create", "list", "patch", "update", "watch"],
     }],
     webhooks: webhooks::declared,
     flags: Vec::new,

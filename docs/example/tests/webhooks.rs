@@ -111,8 +111,9 @@ fn a_binary_of_its_own_has_names_of_its_own() -> Result<()> {
             namespace == "copies" && DOCS.contains(&format!("`{host}`")),
             "{service}"
         );
-        ensure!(DOCS.contains(&format!("={host}.copies.svc`")), "{service}");
-        ensure!(DOCS.contains(&format!("`{name}`")), "{name}");
+        ensure!(DOCS.contains(&format!("={host}.copies.svc\n")), "{service}");
+        let kind = document["kind"].as_str().context("no kind")?.to_lowercase();
+        ensure!(DOCS.contains(&format!("{kind}s/{name}")), "{kind} {name}");
     }
     Ok(())
 }
