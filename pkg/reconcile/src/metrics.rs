@@ -61,7 +61,7 @@ impl Metrics {
             )?,
             terminal_errors: counter(
                 "controller_runtime_terminal_reconcile_errors_total",
-                "Number of reconciles whose request the apiserver rejected for a reason that only people can remove.",
+                "Number of reconciles whose request the apiserver rejected for a reason that needs manual intervention.",
                 &["controller"],
             )?,
             panics: counter(
