@@ -14,10 +14,16 @@ const DEPLOYING: &str = include_str!("../../../../docs/deploying.md");
 const WEBHOOKS: &str = include_str!("../../../../docs/webhooks.md");
 /// The line of the overlays that adds the definitions.
 const LINE: &str = "- ../../../crds";
+/// The line of the base that adds the namespace.
+const NAMESPACE: &str = "- namespace.yaml";
 
 #[test]
 fn the_definitions_are_one_line_of_each_overlay() -> Result<()> {
-    ensure!(DEPLOYING.contains(&format!("`{LINE}`")));
+    for line in [LINE, NAMESPACE] {
+        ensure!(DEPLOYING.contains(&format!("`{line}`")), "{line}");
+    }
+    let base = std::fs::read_to_string(root().join("deploy/kustomize/base/kustomization.yaml"))?;
+    ensure!(base.lines().any(|line| line == NAMESPACE), "{base}");
     let copy = tempfile::tempdir()?;
     let deploy = root().join("deploy");
     let copied = Command::new("cp").arg("-R").args([&*deploy, copy.path()]).status()?;
