@@ -78,7 +78,7 @@ scale: control-plane former-version ## run the tests under load in full size, wh
 	SCALE=1 $(CARGO) test --locked --workspace $(TESTS) -- scale:: rolling_update:: webhooks::attacks:: --nocapture
 
 .PHONY: bench
-bench: control-plane controller-manager image-binary ## measure the image's binary and its peers into BENCHMARKS.md; takes 100 minutes
+bench: control-plane controller-manager image-binary ## measure the image's binary and its peers into BENCHMARKS.md; takes 80 minutes
 	$(CARGO) build --locked --release -p portreeve-bench
 	@target/release/portreeve-bench target/image/portreeve $(BENCH_FLAGS)
 

@@ -63,9 +63,12 @@ fn a_full_report_has_every_row_and_the_reasons_of_missed_targets() {
     let mut samples = Vec::new();
     for row in rows() {
         for subject in row.subjects.iter().copied() {
-            // The values miss every absolute upper bound. Equal values meet a target that compares
-            // subjects.
-            let values = row.measures.iter().map(|measure| Unit::Seconds.of(&measure.name, 1e9));
+            // Portreeve misses every target.
+            let number = if subject.is_ours() { 1e9 } else { 1e8 };
+            let values = row
+                .measures
+                .iter()
+                .map(|measure| Unit::Seconds.of(&measure.name, number));
             samples.extend(values.map(|value| Sample { row, subject, value }));
         }
     }
