@@ -9,6 +9,7 @@ mod includes;
 mod leases;
 mod modules;
 mod names;
+mod numbers;
 mod planes;
 mod purity;
 mod syntax;
