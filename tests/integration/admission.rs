@@ -13,7 +13,8 @@ mod table;
 mod versions;
 
 use anyhow::{Result, ensure};
-use portreeve_testing::ControlPlane;
+
+use crate::fixtures::definitions::plane_with_definitions;
 
 use self::{
     environment::environment,
@@ -45,9 +46,8 @@ async fn each_bad_object_is_rejected_by_its_place_with_the_path_of_the_field() -
 /// The apiserver has no policy without `portreeve policies`.
 #[tokio::test]
 async fn limits_need_the_printed_policies() -> Result<()> {
-    let plane = ControlPlane::pooled().await?;
+    let plane = plane_with_definitions().await?;
     let namespace = plane.namespace("unlimited").await?;
-    environment::install_definitions(namespace.client()).await?;
     environment::create(namespace.client(), namespace.name(), &environment::limits()).await??;
     for case in rows::beyond_limits() {
         let created = environment::dry_run(namespace.client(), namespace.name(), &case.object).await?;

@@ -14,7 +14,7 @@ use kube::{
     Api,
     api::{ListParams, Patch, PatchParams},
 };
-use portreeve_testing::{ControlPlane, PooledPlane, Signal, eventually};
+use portreeve_testing::{PooledPlane, Signal, eventually};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -23,6 +23,7 @@ use crate::fixtures::{
     admission_gate::AdmissionGate,
     clock::OffsetClock,
     daemon::{Daemon, EXPIRING_LEASE},
+    definitions::plane_with_definitions,
     in_process::InProcess,
     namespace::NamespaceFixture,
 };
@@ -37,7 +38,7 @@ struct ElectionEnvironment {
 
 impl ElectionEnvironment {
     async fn new() -> Result<Self> {
-        let plane = ControlPlane::pooled().await?;
+        let plane = plane_with_definitions().await?;
         let leases = Api::namespaced(plane.client()?, "kube-system");
         Ok(Self { plane, leases })
     }

@@ -20,7 +20,8 @@ use self::stuck::{BLOCKING, BLOCKING_BARRIER, HANGING, HANGING_BARRIER, HANGING_
 use crate::{
     controllers::in_namespace,
     fixtures::{
-        LIMIT, admission_gate::AdmissionGate, daemon::Daemon, in_process::InProcess, namespace::NamespaceFixture,
+        LIMIT, admission_gate::AdmissionGate, daemon::Daemon, definitions::plane_with_definitions,
+        in_process::InProcess, namespace::NamespaceFixture,
     },
 };
 
@@ -125,7 +126,7 @@ async fn an_unattended_queue_fails_liveness_until_a_worker_takes_an_item() -> Re
 
 #[tokio::test]
 async fn a_hanging_call_fails_liveness_by_item_except_during_shutdown() -> Result<()> {
-    let plane = ControlPlane::pooled().await?;
+    let plane = plane_with_definitions().await?;
     let flags = ["--install-crds", "--controller-stuck-timeout=2s"];
     let daemon = Daemon::start(&plane, "hanging-daemon", &flags).await?;
     daemon.admin.wait_until_ready().await?;
@@ -153,7 +154,7 @@ async fn a_hanging_call_fails_liveness_by_item_except_during_shutdown() -> Resul
 
 #[tokio::test]
 async fn an_idle_standby_stays_healthy() -> Result<()> {
-    let plane = ControlPlane::pooled().await?;
+    let plane = plane_with_definitions().await?;
     let flags = [
         "--leader-elect=true",
         "--install-crds",

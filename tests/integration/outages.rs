@@ -13,6 +13,7 @@ use crate::{
     fixtures::{
         LIMIT,
         daemon::{ALL_CONTROLLERS, Daemon},
+        definitions::plane_with_definitions,
         dynamic_client::DynamicClient,
         namespace::{NamespaceFixture, replicas},
         object_builder::config_map,
@@ -52,16 +53,9 @@ async fn the_daemon_waits_for_an_apiserver_that_is_down_at_startup() -> Result<(
     Ok(())
 }
 
-/// Installs the CRDs of all controllers.
-pub(crate) async fn install_crds(plane: &ControlPlane) -> Result<()> {
-    let installer = Daemon::start(plane, "installer", &["--install-crds", "--controllers=*"]).await?;
-    installer.admin.wait_until_ready().await
-}
-
-/// Installs the CRDs, starts a daemon with every controller behind the proxy, and waits until all
+/// Starts a daemon with every controller behind the proxy, and waits until all
 /// resources are listed. Returns how many requests it has sent.
 async fn start_daemon(plane: &ControlPlane, proxy: &FaultProxy) -> Result<(Daemon, u64)> {
-    install_crds(plane).await?;
     let requests = proxy.count(Matcher::any());
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "outage")?;
     let daemon = Daemon::start_as(plane, &kubeconfig, "outage", &[&ALL_CONTROLLERS]).await?;
@@ -131,7 +125,7 @@ async fn fail_if_sooner(requests: &RequestCounter) -> Result<()> {
 /// `Retry-After`. The recovery takes hardly more requests than a start.
 #[tokio::test]
 async fn the_end_of_an_outage_ends_the_waits_that_it_has_caused() -> Result<()> {
-    let plane = ControlPlane::pooled().await?;
+    let plane = plane_with_definitions().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let (_daemon, requests) = start_daemon(&plane, &proxy).await?;
     let failing = NamespaceFixture::new(&plane, "failing").await?;

@@ -6,9 +6,9 @@ use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
 use kube::{ResourceExt, api::ListParams};
 use portreeve_api::conditions::ConditionStatus;
-use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Repeat, Signal};
+use portreeve_testing::{Fault, FaultProxy, Matcher, Repeat, Signal};
 
-use crate::fixtures::{LIMIT, daemon::Daemon, namespace::NamespaceFixture};
+use crate::fixtures::{LIMIT, daemon::Daemon, definitions::plane_with_definitions, namespace::NamespaceFixture};
 
 const FOOS: usize = 100;
 /// The delay of each status write, so that the daemon is killed before it has written them all.
@@ -18,7 +18,7 @@ const FIRST: u64 = 5;
 
 #[tokio::test]
 async fn a_killed_daemon_resumes_its_work_after_a_restart() -> Result<()> {
-    let plane = ControlPlane::pooled().await?;
+    let plane = plane_with_definitions().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let statuses = proxy.fault(
         Matcher::writes().resource("foos/status"),

@@ -9,11 +9,13 @@ use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace as NamespaceObject};
 use kube::{Api, Client, Config};
 use rustix::process::Signal;
+use serde_json::Value;
 use tokio::sync::OnceCell;
 
 use crate::assets::server_binary;
 use crate::authority::Authority;
 use crate::credentials::{self, Credentials, ServerFiles};
+use crate::definitions;
 use crate::etcd::Etcd;
 use crate::eventually::{LIMIT, eventually};
 use crate::ports::free_port;
@@ -50,6 +52,7 @@ pub struct ControlPlane {
 pub struct Builder {
     audit_policy: Option<String>,
     apiserver_args: Vec<String>,
+    definitions: Arc<[Value]>,
     progress: Option<fn(&str)>,
 }
 
@@ -70,6 +73,15 @@ impl Builder {
     #[must_use]
     pub fn apiserver_arg(mut self, arg: impl Into<String>) -> Self {
         self.apiserver_args.push(arg.into());
+        self
+    }
+
+    /// Creates these CustomResourceDefinitions, and waits until their objects are served. A plane
+    /// whose definitions a test has changed does not return to the pool, so the next test finds
+    /// them unchanged.
+    #[must_use]
+    pub fn definitions(mut self, definitions: Arc<[Value]>) -> Self {
+        self.definitions = definitions;
         self
     }
 
@@ -107,7 +119,13 @@ impl Builder {
 
     /// Returns whether a control plane with other options can be used instead of one with these.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
-        self.audit_policy == other.audit_policy && self.apiserver_args == other.apiserver_args
+        self.audit_policy == other.audit_policy
+            && self.apiserver_args == other.apiserver_args
+            && self.definitions == other.definitions
+    }
+
+    pub(crate) fn has_no_definitions(&self) -> bool {
+        self.definitions.is_empty()
     }
 
     async fn attempt(&self, etcd: &Path, apiserver: &Path) -> Result<ControlPlane> {
@@ -165,6 +183,7 @@ impl Builder {
         plane.apiserver.start().await?;
         self.report("Waiting for the default namespace (3 of 3).");
         plane.wait_for_default_namespace().await?;
+        definitions::create(&plane.client()?, &self.definitions).await?;
         Ok(plane)
     }
 
@@ -288,7 +307,7 @@ impl ControlPlane {
     ///
     /// # Errors
     /// Returns an error if etcd does not respond.
-    pub async fn store_unchecked(&self, path: &str, object: &serde_json::Value) -> Result<()> {
+    pub async fn store_unchecked(&self, path: &str, object: &Value) -> Result<()> {
         let stored = self
             .etcd_api
             .put(format!("/registry/{path}").as_bytes(), object.to_string().as_bytes())
@@ -304,7 +323,7 @@ impl ControlPlane {
     ///
     /// # Errors
     /// Returns an error if etcd does not respond, or an object is not JSON.
-    pub async fn stored(&self, path: &str) -> Result<Vec<serde_json::Value>> {
+    pub async fn stored(&self, path: &str) -> Result<Vec<Value>> {
         let values = self.etcd_api.values(&format!("/registry/{path}")).await;
         let values = values.with_context(|| format!("failed to read {path} from etcd"))?;
         let decode = |value: &Vec<u8>| serde_json::from_slice(value).context("failed to parse a stored object");

@@ -26,6 +26,7 @@ mod authority;
 mod control_plane;
 mod corpus;
 mod credentials;
+mod definitions;
 mod etcd;
 mod eventually;
 mod pool;

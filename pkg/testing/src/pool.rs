@@ -25,12 +25,14 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use crate::control_plane::{Builder, ControlPlane};
+use crate::definitions::defined_group;
 use crate::etcd::Stored;
 use crate::eventually::eventually;
 use crate::template::{self, OWN_LEASES, starts_with_any};
 
-/// The number of planes that wait for a test, each with about 450 MiB.
-const MOST_IDLE: usize = 8;
+/// The number of planes that wait for a test, each with about 450 MiB. There are several kinds, and
+/// a start takes longer than anything else that a small test does.
+const MOST_IDLE: usize = 16;
 /// How long the apiserver may take to notice what was removed.
 const RESET_LIMIT: Duration = Duration::from_secs(30);
 /// The number of concurrent requests to etcd.
@@ -146,7 +148,9 @@ impl Entry {
         let plane = options.clone().start().await?;
         plane.wait_for_authentication_info().await?;
         let stored = plane.etcd_api().entries().await?;
-        template::remember(&stored);
+        if options.has_no_definitions() {
+            template::remember(&stored);
+        }
         Ok(Self {
             groups: plane.groups().await?,
             files: files(plane.folder())?,
@@ -164,6 +168,7 @@ impl Entry {
     async fn reset(&self) -> Result<()> {
         self.plane.etcd().resume()?;
         self.plane.apiserver().resume()?;
+        self.ensure_definitions_unchanged().await?;
         if self.restore_all().await? {
             admission::wait_for_caches(&self.plane.client()?).await?;
             self.restore_all().await?;
@@ -180,6 +185,27 @@ impl Entry {
         if let Some(log) = self.plane.audit_log() {
             let emptied = OpenOptions::new().write(true).truncate(true).open(log);
             emptied.with_context(|| format!("failed to empty {}", log.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Fails if a definition of [`Builder::definitions`] was changed, or one in their groups was
+    /// added: no request shows when the apiserver has noticed that it was restored.
+    async fn ensure_definitions_unchanged(&self) -> Result<()> {
+        let initial = self.keys.lock().await;
+        let groups: BTreeSet<String> = initial.keys().filter_map(|key| defined_group(key)).collect();
+        if groups.is_empty() {
+            return Ok(());
+        }
+        let present = self.plane.etcd_api().revisions().await?;
+        for key in present.keys().chain(initial.keys()) {
+            let is_kept = defined_group(key).is_some_and(|group| groups.contains(&group));
+            let initial = initial.get(key).map(|stored| &stored.revision);
+            ensure!(
+                !is_kept || present.get(key) == initial,
+                "{} was changed",
+                String::from_utf8_lossy(key)
+            );
         }
         Ok(())
     }
@@ -259,13 +285,6 @@ impl Entry {
         }
         Ok(all)
     }
-}
-
-/// Returns the API group if this is the key of a definition of custom resources.
-fn defined_group(key: &[u8]) -> Option<String> {
-    let name = key.strip_prefix(b"/registry/apiextensions.k8s.io/customresourcedefinitions/")?;
-    let (_, group) = std::str::from_utf8(name).ok()?.split_once('.')?;
-    Some(group.to_owned())
 }
 
 fn files(folder: &Path) -> Result<BTreeSet<OsString>> {

@@ -1,12 +1,20 @@
 //! CPU profiles of the daemon.
 
-use std::{fs, path::PathBuf, process::Command, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use http::{Request, StatusCode, header};
 use kube::client::Body;
 use portreeve_testing::{ControlPlane, Signal, eventually};
-use tokio::{task::JoinSet, time::timeout};
+use tokio::{
+    task::{JoinSet, spawn_blocking},
+    time::timeout,
+};
 
 use super::{Credentials, NOTHING, account_token, ensure_status, rule};
 use crate::fixtures::{
@@ -16,7 +24,7 @@ use crate::fixtures::{
 };
 
 const PROFILE: &str = "/debug/pprof/profile";
-/// What `go tool pprof` finds in a profile of handshakes and probes.
+/// What pprof finds in a profile of handshakes and probes.
 const PARTS: [&str; 6] = [
     "PeriodType: cpu nanoseconds",
     "Period: 10000000",
@@ -40,13 +48,25 @@ async fn take(admin: Admin, token: &str) -> Result<Vec<u8>> {
     Ok(body)
 }
 
-/// Returns what `go tool pprof` reads in a profile.
-fn read(plane: &ControlPlane, profile: &[u8]) -> Result<String> {
+/// Builds the program behind `go tool pprof`, which takes minutes on a machine that has never run
+/// it.
+async fn build_pprof(plane: &ControlPlane) -> Result<PathBuf> {
+    let program = plane.folder().join("pprof");
+    let mut command = Command::new("go");
+    command.args(["build", "-o"]).arg(&program).arg("cmd/pprof");
+    let output = spawn_blocking(move || command.output()).await?;
+    let output = output.context("failed to run go")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {errors}", output.status);
+    Ok(program)
+}
+
+/// Returns what pprof reads in a profile.
+fn read(plane: &ControlPlane, pprof: &Path, profile: &[u8]) -> Result<String> {
     let file = plane.folder().join("profile.pb.gz");
     fs::write(&file, profile)?;
-    let mut command = Command::new("go");
-    let output = command.args(["tool", "pprof", "-raw"]).arg(&file).output();
-    let output = output.context("failed to run go")?;
+    let output = Command::new(pprof).arg("-raw").arg(&file).output();
+    let output = output.context("failed to run pprof")?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{}: {errors}", output.status);
     Ok(String::from_utf8(output.stdout)?)
@@ -67,6 +87,7 @@ fn temporary_files(pid: u32) -> Result<Vec<PathBuf>> {
 #[tokio::test]
 async fn a_profile_names_the_functions_that_run() -> Result<()> {
     let plane = ControlPlane::shared().await;
+    let pprof = build_pprof(plane).await?;
     let system = plane.namespace("profile").await?;
     // As in the image, no folder for temporary files can be written to.
     let envs = [("TMPDIR", "/nonexistent")];
@@ -87,7 +108,7 @@ async fn a_profile_names_the_functions_that_run() -> Result<()> {
     };
     // A busy machine may not run the daemon in the second of a profile.
     let profile = eventually(LIMIT, "a profile of the work", async || {
-        let text = read(plane, &take(admin, &token).await?)?;
+        let text = read(plane, &pprof, &take(admin, &token).await?)?;
         for part in PARTS {
             ensure!(text.contains(part), "{part} is not in {text}");
         }

@@ -2,13 +2,14 @@
 //! this, because it takes minutes.
 
 use anyhow::{Context, Result, ensure};
-use portreeve_testing::{BodyFault, CannedResponse, ControlPlane, Fault, FaultProxy, Matcher, Repeat, eventually};
+use portreeve_testing::{BodyFault, CannedResponse, Fault, FaultProxy, Matcher, Repeat, eventually};
 
 use super::{scenario::Account, work::Work};
 use crate::fixtures::{
     LIMIT,
     clock::OffsetClock,
     daemon::{ALL_CONTROLLERS, Daemon, PROMPT_NAMESPACES},
+    definitions::plane_with_definitions,
 };
 
 /// The flags of the daemon. With this idle timeout, the informers open more watches in a round than
@@ -73,7 +74,7 @@ async fn run_round(work: &mut Work, proxy: &FaultProxy) -> Result<()> {
 
 #[tokio::test]
 async fn resource_usage_does_not_grow_under_faults() -> Result<()> {
-    let plane = ControlPlane::pooled().await?;
+    let plane = plane_with_definitions().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let Account { kubeconfig, .. } = Account::of(&plane, &proxy, &[]).await?;
     let flags = [&[ALL_CONTROLLERS.as_str()], &PROMPT_NAMESPACES[..], &FLAGS[..]].concat();

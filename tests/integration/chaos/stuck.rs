@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Repeat};
+use portreeve_testing::{Fault, FaultProxy, Matcher, Repeat};
 
 use super::{scenario::Account, work::Work};
 use crate::{
-    fixtures::{LIMIT, clock::OffsetClock, rounds::is_exhaustive},
+    fixtures::{LIMIT, clock::OffsetClock, definitions::plane_with_definitions, rounds::is_exhaustive},
     registry,
 };
 
@@ -18,7 +18,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::test]
 async fn a_hanging_call_fails_only_the_check_of_its_controller() -> Result<()> {
-    let plane = ControlPlane::pooled().await?;
+    let plane = plane_with_definitions().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let account = Account::of(&plane, &proxy, &["--controller-stuck-timeout=3s"]).await?;
     let clock = OffsetClock::new();

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use portreeve_testing::{ControlPlane, Signal};
 use serde_json::Value;
 
-use crate::fixtures::{LIMIT, daemon::Daemon, namespace::NamespaceFixture};
+use crate::fixtures::{LIMIT, daemon::Daemon, definitions::plane_with_definitions, namespace::NamespaceFixture};
 
 #[tokio::test]
 async fn json_logs_have_one_object_per_line_with_kubernetes_keys() -> Result<()> {
@@ -44,7 +44,7 @@ async fn json_logs_have_one_object_per_line_with_kubernetes_keys() -> Result<()>
 /// Uses its own control plane, because other daemons would reconcile the same Foos.
 #[tokio::test]
 async fn the_log_contains_no_token_at_the_highest_verbosity() -> Result<()> {
-    let plane = ControlPlane::pooled().await?;
+    let plane = plane_with_definitions().await?;
     let kubeconfig: Value = serde_json::from_str(&fs::read_to_string(plane.kubeconfig())?)?;
     let token = kubeconfig
         .pointer("/users/0/user/token")

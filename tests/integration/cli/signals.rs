@@ -14,6 +14,7 @@ use crate::fixtures::{
     LIMIT,
     admission_gate::{AdmissionGate, HeldWrite},
     daemon::Daemon,
+    definitions::plane_with_definitions,
     namespace::NamespaceFixture,
 };
 
@@ -27,7 +28,7 @@ struct BusyDaemon {
 }
 
 async fn start_busy_daemon(name: &str, flags: &[&str]) -> Result<BusyDaemon> {
-    let plane = ControlPlane::pooled().await?;
+    let plane = plane_with_definitions().await?;
     let flags: Vec<&str> = ["--install-crds"].iter().chain(flags).copied().collect();
     let daemon = Daemon::start(&plane, name, &flags).await?;
     daemon.admin.wait_until_ready().await?;

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use portreeve_testing::ControlPlane;
+
 use super::*;
 use crate::fixtures::daemon::PROGRAM;
 

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use portreeve_testing::{BodyFault, CannedResponse, ControlPlane, Fault, FaultProxy, Matcher, Repeat};
 
-use crate::fixtures::{LIMIT, daemon::Daemon, rbac::FooAccount, shared_daemon};
+use crate::fixtures::{LIMIT, daemon::Daemon, definitions::plane_with_definitions, rbac::FooAccount, shared_daemon};
 
 const FOOS: &str = "informer/foos.v1alpha1.samplecontroller.k8s.io";
 const DEPLOYMENTS: &str = "informer/deployments.v1.apps";
@@ -113,7 +113,7 @@ async fn a_revoked_permission_fails_readiness_until_it_is_restored() -> Result<(
 
 #[tokio::test]
 async fn a_long_apiserver_outage_fails_readiness_but_not_liveness() -> Result<()> {
-    let plane = ControlPlane::pooled().await?;
+    let plane = plane_with_definitions().await?;
     let flags = [
         IDLE,
         "--install-crds",

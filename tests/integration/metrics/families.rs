@@ -17,6 +17,7 @@ use crate::{
         LIMIT,
         admin::{Credentials, Metrics},
         daemon::{ALL_CONTROLLERS, Daemon, LONG_LEASE},
+        definitions::plane_with_definitions,
         dynamic_client::{DynamicClient, Policy},
         jobs::Jobs,
         namespace::NamespaceFixture,
@@ -253,7 +254,7 @@ async fn work(plane: &ControlPlane) -> Result<()> {
 
 #[tokio::test]
 async fn families_of_kubernetes_have_the_same_types_labels_and_buckets() -> Result<()> {
-    let plane = ControlPlane::pooled().await?;
+    let plane = plane_with_definitions().await?;
     let system = plane.namespace("families-system").await?;
     // The durations of the rate limiter exist only with a limit.
     let flags = [

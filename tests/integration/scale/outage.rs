@@ -5,17 +5,15 @@ use std::{future::Future, pin::pin, time::Duration};
 use anyhow::{Result, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
 use kube::api::{DeleteParams, ListParams};
-use portreeve_testing::{CannedResponse, ControlPlane, FaultProxy, Matcher, Repeat, RequestCounter, eventually};
+use portreeve_testing::{CannedResponse, FaultProxy, Matcher, Repeat, RequestCounter, eventually};
 use tokio::time::{Instant, interval};
 
 use super::is_full_size;
-use crate::{
-    fixtures::{
-        LIMIT,
-        daemon::{ALL_CONTROLLERS, Daemon},
-        namespace::NamespaceFixture,
-    },
-    outages::install_crds,
+use crate::fixtures::{
+    LIMIT,
+    daemon::{ALL_CONTROLLERS, Daemon},
+    definitions::plane_with_definitions,
+    namespace::NamespaceFixture,
 };
 
 /// The number of clients that create Foos.
@@ -84,9 +82,8 @@ async fn wait_until_idle(daemon: &Daemon) -> Result<()> {
 #[tokio::test]
 async fn many_failed_items_cause_no_more_requests_after_an_outage_than_a_start() -> Result<()> {
     let count = if is_full_size() { 1_000 } else { 60 };
-    let plane = ControlPlane::pooled().await?;
+    let plane = plane_with_definitions().await?;
     let proxy = FaultProxy::start(&plane).await?;
-    install_crds(&plane).await?;
     let fixture = &NamespaceFixture::new(&plane, "outage").await?;
     let created = (0..count).map(|number| async move {
         let name = format!("web-{number}");

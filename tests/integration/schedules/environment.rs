@@ -11,12 +11,13 @@ use kube::{
     api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
 };
 use portreeve_reconcile::Clock;
-use portreeve_testing::{ControlPlane, FaultProxy, PooledPlane, eventually};
+use portreeve_testing::{FaultProxy, PooledPlane, eventually};
 use serde_json::{Value, json};
 
 use crate::fixtures::{
     LIMIT,
     clock::OffsetClock,
+    definitions::plane_with_definitions,
     in_process::InProcess,
     jobs::Jobs,
     namespace::NamespaceFixture,
@@ -40,14 +41,14 @@ pub(super) struct ScheduleEnvironment {
 
 impl ScheduleEnvironment {
     pub(super) async fn start() -> Result<Self> {
-        let plane = ControlPlane::pooled().await?;
+        let plane = plane_with_definitions().await?;
         let kubeconfig = restricted_kubeconfig(&plane, &[CONTROLLERS, "--install-crds"]).await?;
         Self::start_with(plane, kubeconfig).await
     }
 
     /// Starts the daemon behind a proxy that has these faults from the beginning.
     pub(super) async fn start_behind_proxy(faults: impl FnOnce(&FaultProxy)) -> Result<(Self, FaultProxy)> {
-        let plane = ControlPlane::pooled().await?;
+        let plane = plane_with_definitions().await?;
         let proxy = FaultProxy::start(&plane).await?;
         faults(&proxy);
         let kubeconfig = restricted_kubeconfig(&plane, &[CONTROLLERS, "--install-crds"]).await?;

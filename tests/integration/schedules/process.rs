@@ -11,12 +11,13 @@ use kube::{
     Api, ResourceExt,
     api::{ListParams, PostParams},
 };
-use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Repeat, Signal, eventually};
+use portreeve_testing::{Fault, FaultProxy, Matcher, Repeat, Signal, eventually};
 use serde_json::json;
 
 use crate::fixtures::{
     LIMIT,
     daemon::Daemon,
+    definitions::plane_with_definitions,
     namespace::NamespaceFixture,
     schedules::{Kind, next_minute},
 };
@@ -43,7 +44,7 @@ const SEQUENTIAL: [&str; 4] = [
 
 #[tokio::test]
 async fn a_daemon_killed_between_jobs_creates_the_rest_and_none_twice() -> Result<()> {
-    let plane = ControlPlane::pooled().await?;
+    let plane = plane_with_definitions().await?;
     let proxy = FaultProxy::start(&plane).await?;
     let creations = proxy.fault(
         Matcher::any().method("POST").resource("jobs"),

@@ -4,18 +4,19 @@
 use anyhow::{Result, ensure};
 use http::StatusCode;
 use portreeve_crontab::api::CRONTABS;
-use portreeve_testing::{ControlPlane, eventually};
+use portreeve_testing::eventually;
 use serde_json::json;
 
 use super::environment::Environment;
 use crate::fixtures::{
     LIMIT,
+    definitions::plane_with_definitions,
     webhooks::{apply, configurations, create, crontab, fail_closed, install, patch},
 };
 
 #[tokio::test]
 async fn writes_continue_without_the_webhook_unless_it_fails_closed() -> Result<()> {
-    let Environment { plane, daemon } = Environment::start(ControlPlane::pooled().await?, &[]).await?;
+    let Environment { plane, daemon } = Environment::start(plane_with_definitions().await?, &[]).await?;
     let client = plane.client()?;
     let closed = fail_closed(configurations(daemon.webhooks.port, Some(&plane.authority().pem()))?);
     drop(daemon);
@@ -41,9 +42,8 @@ async fn writes_continue_without_the_webhook_unless_it_fails_closed() -> Result<
 /// A CronTab that was stored without the webhook can be changed in everything but its schedule.
 #[tokio::test]
 async fn stored_objects_do_not_get_stuck() -> Result<()> {
-    let plane = ControlPlane::pooled().await?;
+    let plane = plane_with_definitions().await?;
     let client = plane.client()?;
-    crate::fixtures::webhooks::install_definitions(&client).await?;
     let mut bad = crontab("bad", json!({"schedule": "61 * * * *"}));
     bad["metadata"]["finalizers"] = json!(["example.com/hold"]);
     let stored = create(&client, &CRONTABS, "default", "", &bad).await?;
@@ -84,9 +84,8 @@ async fn stored_objects_do_not_get_stuck() -> Result<()> {
 /// Installing the configurations before any replica serves is harmless.
 #[tokio::test]
 async fn configurations_without_a_bundle_reject_nothing() -> Result<()> {
-    let plane = ControlPlane::pooled().await?;
+    let plane = plane_with_definitions().await?;
     let client = plane.client()?;
-    crate::fixtures::webhooks::install_definitions(&client).await?;
     let environment = Environment::start(plane, &[]).await?;
     apply(&client, &configurations(environment.daemon.webhooks.port, None)?).await?;
     // The apiserver trusts only the system's CAs then, so that it cannot call the webhook.

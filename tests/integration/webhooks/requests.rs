@@ -12,6 +12,7 @@ use serde_json::json;
 use super::environment::{Environment, shared};
 use crate::fixtures::{
     admin::{Admin, Credentials},
+    definitions::with_definitions,
     webhooks::{create, crontab},
 };
 
@@ -172,7 +173,7 @@ async fn only_the_apiserver_is_served_with_its_certificate() -> Result<()> {
     let plane = ControlPlane::builder().apiserver_arg(admission_flag(folder.path(), &authority)?);
     let flag = format!("--webhook-client-ca-file={}", ca.display());
     // The configurations are installed once the apiserver's calls are admitted.
-    let environment = Environment::start(plane.pooled().await?, &[&flag]).await?;
+    let environment = Environment::start(with_definitions(plane)?.pooled().await?, &[&flag]).await?;
     let client = environment.plane.client()?;
     let denied = create(
         &client,

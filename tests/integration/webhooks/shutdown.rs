@@ -3,19 +3,20 @@
 use anyhow::{Result, ensure};
 use http::StatusCode;
 use portreeve_crontab::api::CRONTABS;
-use portreeve_testing::{ControlPlane, Signal, eventually};
+use portreeve_testing::{Signal, eventually};
 use serde_json::json;
 
 use super::environment::Environment;
 use crate::fixtures::{
     LIMIT,
     daemon::LONG_LEASE,
+    definitions::plane_with_definitions,
     webhooks::{WebhookDaemon, configurations, create, crontab, install},
 };
 
 #[tokio::test]
 async fn a_replica_serves_on_after_sigterm_until_the_delay_has_passed() -> Result<()> {
-    let plane = ControlPlane::pooled().await?;
+    let plane = plane_with_definitions().await?;
     let delay = "--webhook-shutdown-delay=3s";
     let flags = [&LONG_LEASE[..], &[delay, "--leader-elect"]].concat();
     let Environment { plane, daemon: leader } = Environment::start(plane, &flags).await?;
@@ -47,7 +48,7 @@ async fn a_replica_serves_on_after_sigterm_until_the_delay_has_passed() -> Resul
 #[tokio::test]
 async fn a_standby_serves_webhooks() -> Result<()> {
     let flags = [&LONG_LEASE[..], &["--leader-elect"]].concat();
-    let Environment { plane, daemon: leader } = Environment::start(ControlPlane::pooled().await?, &flags).await?;
+    let Environment { plane, daemon: leader } = Environment::start(plane_with_definitions().await?, &flags).await?;
     leader.daemon.wait_for_line(&["acquired the lease"]).await?;
     let flags = [&flags[..], &[crate::fixtures::webhooks::CONTROLLERS]].concat();
     let standby = WebhookDaemon::start(&plane, "standby", &flags).await?;

@@ -12,7 +12,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, PostParams};
 use kube::{Api, Client};
 use portreeve_testing::{Builder, ControlPlane, PooledPlane, eventually};
-use serde_json::{from_value, json};
+use serde_json::{Value, from_value, json};
 
 use super::servers::LIMIT;
 
@@ -28,10 +28,20 @@ fn give_back(plane: PooledPlane) -> Result<()> {
     Ok(())
 }
 
-/// Creates a custom resource and a namespace that cannot be deleted by a request alone.
+/// Defines Leftovers, and creates one and a namespace that cannot be deleted by a request alone.
 async fn leave_objects(client: &Client) -> Result<()> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let definition = json!({
+    definitions
+        .create(&PostParams::default(), &from_value(definition())?)
+        .await?;
+    leave_namespace(client).await
+}
+
+/// Returns the definition of Leftovers.
+fn definition() -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
         "metadata": {"name": "leftovers.example.com"},
         "spec": {
             "group": "example.com",
@@ -41,10 +51,11 @@ async fn leave_objects(client: &Client) -> Result<()> {
                 "type": "object", "x-kubernetes-preserve-unknown-fields": true,
             }}}],
         },
-    });
-    definitions
-        .create(&PostParams::default(), &from_value(definition)?)
-        .await?;
+    })
+}
+
+/// Creates a Leftover and a namespace that cannot be deleted by a request alone.
+async fn leave_namespace(client: &Client) -> Result<()> {
     let kind = GroupVersionKind::gvk("example.com", "v1", "Leftover");
     let resource = ApiResource::from_gvk_with_plural(&kind, "leftovers");
     let namespaces: Api<Namespace> = Api::all(client.clone());
@@ -104,6 +115,44 @@ async fn a_plane_is_used_again_and_has_nothing_of_the_test_before() -> Result<()
     );
     ensure!(!plane.folder().join("left.log").exists(), "a file is left");
     leave_objects(&plane.client()?).await
+}
+
+#[tokio::test]
+async fn definitions_are_kept_without_objects() -> Result<()> {
+    let options = options(5).definitions([definition()].into());
+    let plane = options.clone().pooled().await?;
+    let process = plane.apiserver().pid()?;
+    leave_namespace(&plane.client()?).await?;
+    give_back(plane)?;
+
+    let plane = options.pooled().await?;
+    ensure!(plane.apiserver().pid()? == process, "the plane was not used again");
+    let listed = Request::get("/apis/example.com/v1/leftovers").body(Vec::new())?;
+    let listed: Value = plane.client()?.request(listed).await?;
+    ensure!(listed["items"] == json!([]), "{listed}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_plane_with_a_changed_definition_is_replaced() -> Result<()> {
+    let options = options(6).definitions([definition()].into());
+    let plane = options.clone().pooled().await?;
+    let process = plane.apiserver().pid()?;
+    let definitions: Api<CustomResourceDefinition> = Api::all(plane.client()?);
+    let name = "leftovers.example.com";
+    definitions.delete(name, &DeleteParams::default()).await?;
+    eventually(LIMIT, "the definition to be gone", || async {
+        ensure!(definitions.get_opt(name).await?.is_none(), "it is there");
+        anyhow::Ok(())
+    })
+    .await?;
+    give_back(plane)?;
+
+    let plane = options.pooled().await?;
+    ensure!(plane.apiserver().pid()? != process, "the plane was used again");
+    let definitions: Api<CustomResourceDefinition> = Api::all(plane.client()?);
+    definitions.get(name).await?;
+    Ok(())
 }
 
 #[tokio::test]
