@@ -13,7 +13,7 @@ use portreeve_foo::api::Foo;
 use portreeve_testing::{ControlPlane, eventually};
 use serde_json::{Value, json};
 
-use crate::fixtures::{LIMIT, daemon::Daemon, namespace::NamespaceFixture};
+use crate::fixtures::{LIMIT, daemon::Daemon, definitions::plane_with_definitions, namespace::NamespaceFixture};
 
 const NAME: &str = "foos.samplecontroller.k8s.io";
 const INFORMER: &str = "informer/foos.v1alpha1.samplecontroller.k8s.io";
@@ -72,6 +72,17 @@ async fn a_crd_can_be_created_late_deleted_and_recreated() -> Result<()> {
     settle_as_soon_as_served(&fixture, "second").await?;
     let (status, _) = daemon.admin.get("/livez").await?;
     ensure!(status == StatusCode::OK);
+    Ok(())
+}
+
+/// `kubectl apply` has installed them, and a new leader finds what its predecessor wrote.
+#[tokio::test]
+async fn install_crds_writes_no_crd_that_is_as_wanted() -> Result<()> {
+    let plane = plane_with_definitions().await?;
+    let daemon = Daemon::start(&plane, "satisfied-daemon", &["--install-crds", "-v=4"]).await?;
+    daemon.admin.wait_until_ready().await?;
+    let log = daemon.log()?;
+    ensure!(!log.contains("installing CustomResourceDefinition"), "{log}");
     Ok(())
 }
 

@@ -25,6 +25,7 @@ impl Definition {
         for definition in &mut definitions {
             let labels = definition.metadata.labels.get_or_insert_default();
             labels.insert(PART_OF.to_owned(), program.to_owned());
+            remove_zero_fractions(&mut definition.spec);
         }
         Ok(definitions)
     }
@@ -63,5 +64,20 @@ impl Definition {
             key,
             body,
         }
+    }
+}
+
+/// Makes whole numbers integers, which the apiserver returns for a `minimum` of 1.0, for example.
+fn remove_zero_fractions(value: &mut Value) {
+    match value {
+        Value::Object(fields) => fields.values_mut().for_each(remove_zero_fractions),
+        Value::Array(items) => items.iter_mut().for_each(remove_zero_fractions),
+        Value::Number(number) => {
+            let text = number.to_string();
+            if let Some(whole) = text.strip_suffix(".0").and_then(|text| text.parse::<i64>().ok()) {
+                *number = whole.into();
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
     }
 }
