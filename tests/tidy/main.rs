@@ -1,6 +1,7 @@
 //! Rules of this repository that the compiler does not check: dependencies between crates and
 //! modules, pure modules, single versions, names, files and documents.
 
+mod clocks;
 mod crates;
 mod cycles;
 mod docs;

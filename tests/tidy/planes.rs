@@ -1,5 +1,7 @@
 //! Control planes of tests: a start takes 3 s of CPU time, so tests use those of the pool.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Result, ensure};
 
 use crate::files::{is_this_test, sources};
@@ -30,6 +32,25 @@ fn starts(code: &str) -> bool {
     let mut built = code.split("ControlPlane::builder()").skip(1);
     code.contains("ControlPlane::start()")
         || built.any(|after| after.split(';').next().is_some_and(|chain| chain.contains(".start()")))
+}
+
+/// The folders in `tests/integration` are those of controllers and of parts of the framework.
+#[test]
+fn a_controller_has_at_most_one_plane_of_its_own() -> Result<()> {
+    let mut folders = BTreeSet::new();
+    for (path, _) in OWN {
+        let Some((folder, _)) = path
+            .strip_prefix("tests/integration/")
+            .and_then(|path| path.split_once('/'))
+        else {
+            continue;
+        };
+        ensure!(
+            folders.insert(folder),
+            "tests/integration/{folder}: let its tests share one control plane of their own"
+        );
+    }
+    Ok(())
 }
 
 #[test]
