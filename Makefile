@@ -38,7 +38,7 @@ run: servers ## start a control plane, the daemon with every controller and the 
 .PHONY: test
 # Tests mostly wait for servers, so more of them run than there are cores. Errors have a context, so
 # a backtrace would only bury the message.
-test test-release test-image: export RUST_TEST_THREADS ?= 8
+test test-release test-image: export RUST_TEST_THREADS ?= 10
 test test-release test-image: export RUST_BACKTRACE = 0
 test: control-plane loom ## run the tests of the workspace, on real servers
 	$(SERVERS) hack/test/run --workspace -- --skip release:: --skip chaos::alone:: --skip chaos::leaks::
