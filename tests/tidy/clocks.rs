@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 
-use crate::files::texts;
+use crate::files::{is_listed, texts};
 
 const EVERY_MINUTE: &str = "\"* * * * *\"";
 /// What tests that set the clock use.
@@ -27,11 +27,8 @@ const WITHOUT: &[(&str, &str)] = &[
 fn no_test_waits_for_the_next_minute() -> Result<()> {
     for (path, text) in texts(&["tests/integration/**.rs"])? {
         let waits = text.contains(EVERY_MINUTE) && !CLOCKS.iter().any(|clock| text.contains(clock));
-        let is_listed = WITHOUT
-            .iter()
-            .any(|(listed, _)| path.as_path() == std::path::Path::new(listed));
         ensure!(
-            waits == is_listed,
+            waits == is_listed(&path, WITHOUT),
             "{}: set the clock where a test has the schedule {EVERY_MINUTE}, or list the file in \
              tests/tidy/clocks.rs with the reason; remove it from there if it has none",
             path.display()

@@ -24,6 +24,11 @@ const BANNED: &[&str] = &[
     "/tmp/",
 ];
 
+/// Returns whether a list of files with reasons has this one.
+pub(crate) fn is_listed(path: &Path, list: &[(&str, &str)]) -> bool {
+    list.iter().any(|(listed, _)| path == Path::new(listed))
+}
+
 /// Returns the files under version control that match one of `patterns`, and new ones that are not
 /// ignored, by their path in the tree and with their text.
 pub(crate) fn texts(patterns: &[&str]) -> Result<Vec<(PathBuf, String)>> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
 
-use crate::files::{is_this_test, sources};
+use crate::files::{is_listed, is_this_test, sources};
 
 /// The files that start a control plane of their own, and why.
 const OWN: &[(&str, &str)] = &[
@@ -38,13 +38,8 @@ fn starts(code: &str) -> bool {
 #[test]
 fn a_controller_has_at_most_one_plane_of_its_own() -> Result<()> {
     let mut folders = BTreeSet::new();
-    for (path, _) in OWN {
-        let Some((folder, _)) = path
-            .strip_prefix("tests/integration/")
-            .and_then(|path| path.split_once('/'))
-        else {
-            continue;
-        };
+    let folder = |path: &'static str| Some(path.strip_prefix("tests/integration/")?.split_once('/')?.0);
+    for folder in OWN.iter().filter_map(|(path, _)| folder(path)) {
         ensure!(
             folders.insert(folder),
             "tests/integration/{folder}: let its tests share one control plane of their own"
@@ -56,11 +51,8 @@ fn a_controller_has_at_most_one_plane_of_its_own() -> Result<()> {
 #[test]
 fn tests_use_control_planes_of_the_pool() -> Result<()> {
     for (path, text) in sources()?.iter().filter(|(path, _)| !is_this_test(path)) {
-        let is_listed = OWN
-            .iter()
-            .any(|(listed, _)| path.as_path() == std::path::Path::new(listed));
         ensure!(
-            starts(text) == is_listed,
+            starts(text) == is_listed(path, OWN),
             "{}: use `pooled()` where a test starts a control plane, or list the file in tests/tidy/planes.rs \
              with the reason; remove it from there if it starts none",
             path.display()
