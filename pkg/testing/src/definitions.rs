@@ -41,6 +41,7 @@ async fn wait_until_settled(client: &Client, definition: &Value) -> Result<()> {
     for version in versions.filter(|version| version["served"] == true) {
         let version = text(&version["name"]);
         wait_for_conditions(client, &format!("{API_SERVICES}/{version}.{group}"), &["Available"]).await?;
+        wait_until_listed(client, &format!("{group}/{version}")).await?;
         let path = format!("/apis/{group}/{version}/{plural}");
         eventually(LIMIT, &format!("{path} to be served"), || async {
             anyhow::Ok(client.request_text(Request::get(&path).body(Vec::new())?).await?)
@@ -48,6 +49,20 @@ async fn wait_until_settled(client: &Client, definition: &Value) -> Result<()> {
         .await?;
     }
     Ok(())
+}
+
+/// Waits until the list of groups has this one, which is some time after its objects are served.
+async fn wait_until_listed(client: &Client, group_version: &str) -> Result<()> {
+    eventually(LIMIT, &format!("{group_version} to be listed"), || async {
+        let list = client.list_api_groups().await?;
+        let mut versions = list.groups.iter().flat_map(|group| &group.versions);
+        ensure!(
+            versions.any(|version| version.group_version == group_version),
+            "it is not"
+        );
+        anyhow::Ok(())
+    })
+    .await
 }
 
 /// Waits until the status of an object has conditions of these types.
