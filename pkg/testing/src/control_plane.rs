@@ -330,6 +330,23 @@ impl ControlPlane {
         values.iter().map(decode).collect()
     }
 
+    /// Returns what etcd has in a namespace, as `<resource>/<name>`, sorted. The namespace need not
+    /// exist.
+    ///
+    /// # Errors
+    /// Returns an error if etcd does not respond.
+    pub async fn stored_in(&self, namespace: &str) -> Result<Vec<String>> {
+        let keys = self.etcd_api.revisions().await?;
+        let namespace = format!("/{namespace}/");
+        let object = |key: &Vec<u8>| {
+            let (resource, name) = str::from_utf8(key).ok()?.split_once(&namespace)?;
+            Some(format!("{}/{name}", resource.rsplit('/').next()?))
+        };
+        let mut objects: Vec<_> = keys.keys().filter_map(object).collect();
+        objects.sort_unstable();
+        Ok(objects)
+    }
+
     /// Starts a supervised program with the log `<name>.log` in this control plane's folder.
     /// Another program with the same name appends to the same log.
     ///

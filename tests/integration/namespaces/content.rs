@@ -3,11 +3,6 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use kube::{
-    Api,
-    api::{ApiResource, DynamicObject, ListParams},
-    discovery::{Discovery, Scope, verbs},
-};
 use portreeve_testing::{CannedResponse, Fault, Matcher, Repeat};
 use serde_json::json;
 
@@ -23,31 +18,9 @@ use crate::fixtures::{
 const THROUGHOUT: Duration = Duration::from_secs(2);
 const HOLD: &str = "example.com/hold";
 
-/// Returns the objects in a namespace, whether it exists or not, as `kind name`.
+/// Returns what etcd has in the namespace, as `<resource>/<name>`.
 async fn objects(environment: &NamespaceEnvironment) -> Result<Vec<String>> {
-    let discovery = Discovery::new(environment.client().clone()).run().await?;
-    let mut objects = Vec::new();
-    for (resource, capabilities) in discovery
-        .groups()
-        .flat_map(kube::discovery::ApiGroup::recommended_resources)
-    {
-        if capabilities.scope == Scope::Namespaced && capabilities.supports_operation(verbs::LIST) {
-            let api: Api<DynamicObject> =
-                Api::namespaced_with(environment.client().clone(), environment.name(), &resource);
-            let found = match api.list_metadata(&ListParams::default()).await {
-                // Another test has deleted the definition.
-                Err(kube::Error::Api(status)) if status.code == 404 => continue,
-                found => found?.items,
-            };
-            let ApiResource { kind, .. } = resource;
-            objects.extend(found.iter().map(|object| {
-                let name = object.metadata.name.clone().unwrap_or_default();
-                format!("{kind} {name}")
-            }));
-        }
-    }
-    objects.sort();
-    Ok(objects)
+    environment.plane.stored_in(environment.name()).await
 }
 
 #[tokio::test]
@@ -129,7 +102,7 @@ async fn pods_go_before_anything_else() -> Result<()> {
         )
         .await?;
     let left = objects(&environment).await?;
-    ensure!(left.contains(&"ConfigMap later".to_owned()), "{left:?}");
+    ensure!(left.contains(&"configmaps/later".to_owned()), "{left:?}");
     environment.release(&held).await?;
     environment.finish().await
 }
@@ -152,7 +125,7 @@ async fn accounts_roles_and_secrets_go_last() -> Result<()> {
         .await?;
     let left = objects(&environment).await?;
     ensure!(
-        left == ["ConfigMap held", "Role kept", "Secret kept", "ServiceAccount kept"],
+        left == ["configmaps/held", "roles/kept", "secrets/kept", "serviceaccounts/kept"],
         "{left:?}"
     );
     environment.release(&held).await?;
@@ -212,7 +185,7 @@ async fn nothing_is_deleted_while_the_conditions_cannot_be_written() -> Result<(
     environment.delete().await?;
     refused.wait_for_applied(2, LIMIT).await?;
     environment.wait_for_explanation("The last attempt, at ").await?;
-    ensure!(objects(&environment).await? == ["ConfigMap kept"]);
+    ensure!(objects(&environment).await? == ["configmaps/kept"]);
     environment.proxy.heal_one(&refused);
     environment.wait_until_gone().await?;
     environment.finish().await

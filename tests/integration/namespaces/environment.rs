@@ -62,7 +62,7 @@ pub(super) struct RunningDaemon {
     pub(super) daemon: InProcess,
     kubeconfig: PathBuf,
     pub(super) proxy: FaultProxy,
-    plane: PooledPlane,
+    pub(super) plane: PooledPlane,
 }
 
 /// A daemon in a runtime of its own, because that of a test ends with it.
