@@ -182,7 +182,7 @@ async fn a_body_that_does_not_arrive_ends_before_the_apiservers_time_limit() {
 }
 
 /// Bodies that wait for each other's memory would end by their time limit, all of them.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn many_large_bodies_at_once_are_all_answered() {
     let fixture = fixture();
     let large = || {
