@@ -2,7 +2,7 @@
 //! log and verifies every write.
 //!
 //! Each test repeats its fault for a few rounds; the environment variable `ROUNDS`, which
-//! `make chaos` sets, overrides how many. The tests print the times that they measure.
+//! `make chaos` sets, overrides how many.
 
 // Clippy allows panics only in modules with this attribute.
 #[cfg(test)]
@@ -10,7 +10,6 @@ mod audit_checker;
 mod audit_log;
 mod audit_tail;
 mod crash;
-mod duration_summary;
 mod environment;
 mod handover;
 mod late;
@@ -18,7 +17,5 @@ mod load;
 mod outage;
 mod partition;
 mod peer;
-mod race;
-mod skew;
 mod slow;
 mod unelected_writer;

@@ -42,7 +42,6 @@ mod reconciling;
 mod registry;
 mod release;
 mod requests;
-mod restart;
 mod rights;
 mod rootca;
 mod scale;

@@ -62,11 +62,6 @@ impl Term {
     pub(crate) fn pod(&self) -> &str {
         pod(&self.holder)
     }
-
-    /// Returns the time from the acquisition of the Lease to the holder's first write.
-    pub(crate) fn reaction(&self) -> Option<SignedDuration> {
-        Some(self.writes.first?.duration_since(self.acquired))
-    }
 }
 
 impl fmt::Display for Term {

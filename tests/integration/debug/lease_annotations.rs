@@ -3,24 +3,22 @@
 
 use std::{
     collections::BTreeMap,
-    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
-use futures::{TryStreamExt, future::BoxFuture};
+use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{
     Api, ResourceExt,
-    api::{Patch, PatchParams, WatchEvent, WatchParams},
+    api::{Patch, PatchParams},
 };
 use portreeve_garbagecollector::LeaseAnnotations;
 use portreeve_reconcile::{Controller, ControllerFailure, Descriptor, Registrations, Shutdown, SystemClock};
 use portreeve_testing::{ControlPlane, PooledPlane, Signal, eventually};
 use serde_json::{Value, json};
-use tokio::time::{Instant, interval, timeout};
+use tokio::time::timeout;
 
 use crate::fixtures::{
     LIMIT,
@@ -30,7 +28,6 @@ use crate::fixtures::{
 
 const NOTE: &str = "a-test.example.com/note";
 const LEASE: &str = "portreeve";
-const RETRY_PERIOD: Duration = Duration::from_millis(500);
 
 /// A controller that gives its Lease annotations to the test, under the replica name in its flag.
 const ANNOTATION_CONTROLLER: &[Descriptor] = &[Descriptor {
@@ -323,65 +320,6 @@ async fn a_replica_that_does_not_lead_writes_no_annotation() -> Result<()> {
         .context("a patch with another UID was accepted")?;
     ensure!(environment.annotation().await? == before, "{rejected}");
     Ok(())
-}
-
-#[tokio::test]
-async fn annotations_do_not_delay_renewals() -> Result<()> {
-    let environment = AnnotationEnvironment::new().await?;
-    let leader = environment.leader("renews").await?;
-    let version = environment
-        .lease()
-        .await?
-        .resource_version()
-        .context("the Lease has no resourceVersion")?;
-    let parameters = WatchParams::default().fields(&format!("metadata.name={LEASE}"));
-    let mut events = pin!(environment.leases.watch(&parameters, &version).await?);
-    let (mut ticks, until) = (
-        interval(Duration::from_millis(250)),
-        Instant::now() + Duration::from_secs(6),
-    );
-    let (mut writes, mut seen) = (0_usize, Vec::new());
-    while Instant::now() < until {
-        tokio::select! {
-            event = events.try_next() => match event?.context("the watch ended")? {
-                WatchEvent::Modified(lease) => seen.push(lease),
-                other => anyhow::bail!("{other:?}"),
-            },
-            _ = ticks.tick() => {
-                writes += 1;
-                let value = writes.to_string();
-                if writes.is_multiple_of(2) {
-                    leader.lease_annotations.write(NOTE, Some(&value)).await?;
-                } else {
-                    environment.annotate(json!(value)).await?;
-                }
-            }
-        }
-    }
-    let mut times: Vec<_> = seen.iter().filter_map(renewed).collect();
-    times.dedup();
-    let gaps = times
-        .windows(2)
-        .map(|pair| pair[1].duration_since(pair[0]).unsigned_abs());
-    let mut gaps: Vec<_> = gaps.collect();
-    gaps.sort();
-    let median = *gaps.get(gaps.len() / 2).context("the Lease was not renewed")?;
-    let slow = leader
-        .daemon
-        .admin
-        .metrics()
-        .await?
-        .sum("leader_election_slowpath_total", &[]);
-    println!(
-        "{writes} writes, {} renewals, {slow} of them slow, median interval {median:?}",
-        times.len()
-    );
-    // A renewal that conflicts with a write is repeated at once. No renewal may come so late that
-    // the Lease is lost.
-    ensure!(median < RETRY_PERIOD * 2, "{gaps:?}");
-    let spec = environment.lease().await?.spec.context("the Lease has no spec")?;
-    ensure!(spec.lease_transitions == Some(0), "{spec:?}");
-    leader.daemon.stop().await
 }
 
 #[tokio::test]

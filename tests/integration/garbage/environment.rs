@@ -102,13 +102,6 @@ impl CollectorCluster {
         })
     }
 
-    /// Cuts all connections, and heals every fault except the delay of deletions.
-    pub(super) fn cut(&self) {
-        self.proxy.cut();
-        self.proxy.heal();
-        delay_deletions(&self.proxy);
-    }
-
     /// Starts a collector without leader election, and waits until it has observed every object.
     pub(super) async fn collector(&self) -> Result<Collector> {
         let collector = Collector::start_as(&self.plane, &self.kubeconfig, "collector", &[]).await?;

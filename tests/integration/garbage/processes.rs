@@ -1,4 +1,4 @@
-//! Tests of collectors that are killed in the middle of a cascade.
+//! A collector that is killed in the middle of a cascade.
 
 use std::path::PathBuf;
 
@@ -18,18 +18,6 @@ use crate::{
 
 pub(super) const LEASE: &str = "portreeve";
 pub(super) const REPLICAS: [&str; 3] = ["replica-a", "replica-b", "replica-c"];
-
-#[tokio::test]
-async fn the_next_collector_completes_the_cascade_of_a_killed_one() -> Result<()> {
-    let CollectorEnvironment { collector, mut cluster } = CollectorEnvironment::start("killed").await?;
-    let before = cluster.delete_owners().await?;
-    collector.daemon.process.signal(Signal::KILL)?;
-    collector.daemon.process.wait(LIMIT).await?;
-    let collector = cluster.collector().await?;
-    let environment = CollectorEnvironment { collector, cluster };
-    environment.verify().await?;
-    environment.cluster.ensure_more_deletions_than(before)
-}
 
 /// Creates an account for each replica, and returns their kubeconfigs through the proxy and an
 /// audit checker that knows the accounts.

@@ -1,5 +1,5 @@
 //! A write that a leader sends during its term, and that the network delivers when another replica
-//! leads: after the leader was paused, or after it released the Lease in order.
+//! leads.
 //!
 //! No client-side fence can prevent it, because the write has already been sent. The apiserver
 //! rejects most such writes anyway, because of their UID and resourceVersion, or because the name
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     audit::{AuditLog, Event, event::Stage, report::Report},
-    fixtures::{LIMIT, admission_gate::AdmissionGate, daemon::Daemon},
+    fixtures::{LIMIT, admission_gate::AdmissionGate},
 };
 
 /// The name of the object that is written late.
@@ -30,34 +30,9 @@ struct LateWrite {
     sender: &'static str,
     /// The other replicas.
     running: RunningReplicas,
-    /// The sender, if it is paused.
-    _paused: Option<Daemon>,
 }
 
 impl LateWrite {
-    /// Pauses a leader that waits for the response.
-    async fn of_paused_leader(environment: &HaEnvironment) -> Result<Self> {
-        let network = Network::new(environment).await?;
-        let mut running = network.start_replicas(environment).await?;
-        let (sender, daemon) = environment.take_leader(&mut running).await?;
-        let proxy = network.of(sender)?;
-        // The leader retries without waiting for events, so that one retry falls into the black
-        // hole.
-        let failures = proxy.respond(creations(), CannedResponse::unavailable(), Repeat::UntilHealed);
-        environment.fixture.create_foo(NAME, NAME, 1).await?;
-        failures.wait_for_applied(3, LIMIT).await?;
-        proxy.black_hole();
-        wait_until_it_hangs(&daemon).await?;
-        // A paused process cannot cancel the request, as it would at its deadline.
-        daemon.process.pause()?;
-        Ok(Self {
-            network,
-            sender,
-            running,
-            _paused: Some(daemon),
-        })
-    }
-
     /// Breaks the connection of the write, and stops the leader, which releases the Lease.
     async fn of_stopped_leader(environment: &HaEnvironment) -> Result<Self> {
         let network = Network::new(environment).await?;
@@ -76,7 +51,6 @@ impl LateWrite {
             network,
             sender,
             running,
-            _paused: None,
         })
     }
 
@@ -143,35 +117,6 @@ impl LateWrite {
 /// Selects the creations of Deployments.
 fn creations() -> Matcher {
     Matcher::any().method("POST").resource("deployments")
-}
-
-/// Waits until a reconcile hangs in a write that gets no response.
-async fn wait_until_it_hangs(daemon: &Daemon) -> Result<()> {
-    eventually(LIMIT, "a reconcile to hang", || async {
-        let metrics = daemon.admin.metrics().await?;
-        let longest = metrics.sum("workqueue_longest_running_processor_seconds", &[r#"name="foo""#]);
-        ensure!(longest > 0.2, "the longest reconcile has run for {longest} s");
-        anyhow::Ok(())
-    })
-    .await
-}
-
-#[tokio::test]
-async fn the_audit_checker_reports_a_write_that_is_delivered_late() -> Result<()> {
-    let environment = HaEnvironment::with_timing("late", Timing::EXPIRING).await?;
-    let write = LateWrite::of_paused_leader(&environment).await?;
-    write.wait_for_successor(&environment).await?;
-    write.delete_objects(&environment).await?;
-    write.ensure_stray(&write.deliver(&environment).await?)
-}
-
-#[tokio::test]
-async fn the_servers_fence_rejects_a_write_that_is_delivered_late() -> Result<()> {
-    let environment = HaEnvironment::with_server_fence("late-fenced", Timing::EXPIRING).await?;
-    let write = LateWrite::of_paused_leader(&environment).await?;
-    write.wait_for_successor(&environment).await?;
-    write.delete_objects(&environment).await?;
-    write.ensure_rejected(&write.deliver(&environment).await?, 403)
 }
 
 #[tokio::test]

@@ -1,23 +1,16 @@
-//! The executable with the real clock: Kubernetes' e2e test, a kill during the deletions, and a dry
-//! run.
-
-use std::time::Duration;
+//! The executable with the real clock: Kubernetes' e2e test, and a dry run.
 
 use anyhow::{Context, Result, ensure};
-use futures::future::try_join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt;
-use portreeve_testing::{ControlPlane, FaultProxy, Signal, eventually};
+use portreeve_testing::ControlPlane;
 use serde_json::json;
 
 use super::environment::{CONTROLLERS, seconds};
-use crate::fixtures::{LIMIT, daemon::Daemon, jobs::Jobs, namespace::NamespaceFixture, rbac::restricted_kubeconfig};
+use crate::fixtures::{daemon::Daemon, jobs::Jobs, namespace::NamespaceFixture, rbac::restricted_kubeconfig};
 
 const FINALIZER: &str = "example.com/a-dummy-finalizer";
-const JOBS: usize = 200;
-/// The delay of each request. Deletions are sequential, so all of them take ten seconds.
-const DELETION_DELAY: Duration = Duration::from_millis(100);
 
 /// Has the steps of "`TTLAfterFinished` job should be deleted once it finishes after TTL seconds"
 /// in Kubernetes' e2e tests. The test does the work of the job controller and of the garbage
@@ -50,21 +43,9 @@ async fn job_should_be_deleted_once_it_finishes_after_ttl_seconds() -> Result<()
         deleted >= expires,
         "deleted at {deleted}, before it expires at {expires}"
     );
-    // On an idle machine, the Job is deleted within a second. The limit allows for busy machines.
-    println!("the Job expired at {expires} and was deleted at {deleted}");
-    ensure!(
-        deleted <= expires + seconds(5),
-        "deleted at {deleted}, too long after it expired at {expires}"
-    );
-    let lag = daemon.admin.metrics().await?;
-    let metric = |part: &str| {
-        lag.sum(
-            &format!("ttl_after_finished_controller_job_deletion_duration_seconds_{part}"),
-            &[],
-        )
-    };
-    println!("the deletion was {} ms late", 1000.0 * metric("sum"));
-    ensure!((metric("count") - 1.0).abs() < f64::EPSILON && (0.0..5.0).contains(&metric("sum")));
+    let metrics = daemon.admin.metrics().await?;
+    let deletions = metrics.sum("ttl_after_finished_controller_job_deletion_duration_seconds_count", &[]);
+    ensure!((deletions - 1.0).abs() < f64::EPSILON, "{deletions}");
 
     let finalizers: Vec<_> = job.finalizers().iter().filter(|name| *name != FINALIZER).collect();
     jobs.merge("rand-non-local", json!({"metadata": {"finalizers": finalizers}}))
@@ -92,66 +73,6 @@ fn finish_time(job: &Job) -> Option<Timestamp> {
         .iter()
         .find(|found| ["Complete", "Failed"].contains(&&*found.type_) && found.status == "True");
     Some(end?.last_transition_time.as_ref()?.0)
-}
-
-#[tokio::test]
-async fn a_daemon_killed_between_deletions_deletes_the_rest_and_none_too_early() -> Result<()> {
-    let plane = ControlPlane::pooled().await?;
-    let proxy = FaultProxy::start(&plane).await?;
-    let kubeconfig = proxy.kubeconfig(&restricted_kubeconfig(&plane, &[CONTROLLERS]).await?, "portreeve")?;
-    let flags = [CONTROLLERS, "--concurrent-ttl-after-finished-syncs=1"];
-    let jobs = Jobs::of(&NamespaceFixture::new(&plane, "killed").await?);
-    // Every second Job expires now, and the others in an hour.
-    let now = Timestamp::from_second(Timestamp::now().as_second())?;
-    let ttl = |number: usize| if number.is_multiple_of(2) { 0 } else { 3_600 };
-    try_join_all((0..JOBS).map(async |number| {
-        let name = format!("job-{number}");
-        jobs.create(&name, json!({"ttlSecondsAfterFinished": ttl(number)}))
-            .await?;
-        jobs.end(&name, now, true).await
-    }))
-    .await?;
-    proxy.slow(DELETION_DELAY);
-    let daemon = Daemon::start_as(&plane, &kubeconfig, "killed-daemon", &flags).await?;
-    eventually(LIMIT, "the first deletions", || async {
-        let count = jobs.deleted().await?.len();
-        ensure!(count >= 5, "{count}");
-        anyhow::Ok(())
-    })
-    .await?;
-    daemon.process.signal(Signal::KILL)?;
-    daemon.process.wait(LIMIT).await?;
-    proxy.heal();
-    let before = jobs.deleted().await?;
-    println!("killed with {} of {} Jobs deleted", before.len(), JOBS / 2);
-    ensure!(before.len() < JOBS / 2, "the kill did not interrupt the deletions");
-
-    let daemon = Daemon::start_as(&plane, &kubeconfig, "killed-daemon", &flags).await?;
-    let after = eventually(LIMIT, "the other deletions", || async {
-        let after = jobs.deleted().await?;
-        ensure!(after.len() >= JOBS / 2, "{}", after.len());
-        anyhow::Ok(after)
-    })
-    .await?;
-    ensure!(
-        after
-            .iter()
-            .all(|job| job.spec.as_ref().and_then(|spec| spec.ttl_seconds_after_finished) == Some(0))
-    );
-    for job in &before {
-        let same = after
-            .iter()
-            .find(|after| after.name_any() == job.name_any())
-            .context("a Job that was being deleted before the kill is gone")?;
-        ensure!(
-            same.metadata.resource_version == job.metadata.resource_version,
-            "{} was deleted twice",
-            job.name_any()
-        );
-    }
-    let log = daemon.log()?;
-    ensure!(!log.contains("panicked"), "{log}");
-    Ok(())
 }
 
 #[tokio::test]
