@@ -1,6 +1,5 @@
 //! The control plane: an etcd and a kube-apiserver that start and stop together.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -363,17 +362,6 @@ impl ControlPlane {
 
     pub(crate) fn etcd_api(&self) -> &Etcd {
         &self.etcd_api
-    }
-
-    /// Returns the API groups that the apiserver serves, with their versions.
-    pub(crate) async fn groups(&self) -> Result<BTreeSet<String>> {
-        let list = self
-            .client()?
-            .list_api_groups()
-            .await
-            .context("failed to list the API groups")?;
-        let versions = list.groups.into_iter().flat_map(|group| group.versions);
-        Ok(versions.map(|version| version.group_version).collect())
     }
 
     /// Waits for the ConfigMap with the authorities of clients, which is created after the

@@ -1,5 +1,7 @@
 //! CustomResourceDefinitions that a control plane has from the start.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context, Result, ensure};
 use http::{Request, header};
 use kube::Client;
@@ -54,15 +56,21 @@ async fn wait_until_settled(client: &Client, definition: &Value) -> Result<()> {
 /// Waits until the list of groups has this one, which is some time after its objects are served.
 async fn wait_until_listed(client: &Client, group_version: &str) -> Result<()> {
     eventually(LIMIT, &format!("{group_version} to be listed"), || async {
-        let list = client.list_api_groups().await?;
-        let mut versions = list.groups.iter().flat_map(|group| &group.versions);
-        ensure!(
-            versions.any(|version| version.group_version == group_version),
-            "it is not"
-        );
+        let listed = listed_groups(client).await?;
+        ensure!(listed.contains(group_version), "the API groups are {listed:?}");
         anyhow::Ok(())
     })
     .await
+}
+
+/// Returns the API groups that the apiserver lists, with their versions.
+pub(crate) async fn listed_groups(client: &Client) -> Result<BTreeSet<String>> {
+    let list = client
+        .list_api_groups()
+        .await
+        .context("failed to list the API groups")?;
+    let versions = list.groups.into_iter().flat_map(|group| group.versions);
+    Ok(versions.map(|version| version.group_version).collect())
 }
 
 /// Waits until the status of an object has conditions of these types.

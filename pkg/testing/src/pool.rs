@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use crate::control_plane::{Builder, ControlPlane};
-use crate::definitions::defined_group;
+use crate::definitions::{defined_group, listed_groups};
 use crate::etcd::Stored;
 use crate::eventually::eventually;
 use crate::template::{self, OWN_LEASES, starts_with_any};
@@ -152,7 +152,7 @@ impl Entry {
             template::remember(&stored);
         }
         Ok(Self {
-            groups: plane.groups().await?,
+            groups: listed_groups(&plane.client()?).await?,
             files: files(plane.folder())?,
             keys: stored
                 .into_iter()
@@ -228,7 +228,7 @@ impl Entry {
                     .lock()
                     .extend(changed.iter().filter_map(|key| defined_group(key)));
                 ensure!(changed.is_empty(), "{} keys had to be restored", changed.len());
-                let groups = self.plane.groups().await?;
+                let groups = listed_groups(&self.plane.client()?).await?;
                 ensure!(groups == self.groups, "the API groups are {groups:?}");
                 let definitions = definitions.lock().clone();
                 self.ensure_undefined(&definitions).await

@@ -50,7 +50,7 @@ async fn orderly_report(environment: &HaEnvironment) -> Result<Report> {
 }
 
 /// Terminates the leader `rounds` times.
-async fn hand_over(environment: &HaEnvironment, rounds: usize) -> Result<Report> {
+async fn hand_over(environment: &HaEnvironment, rounds: usize) -> Result<()> {
     let mut running: RunningReplicas = environment.start_replicas(&PODS).await?;
     let load = Load::start(&environment.fixture, 20, 20).await?;
     for _ in 0..rounds {
@@ -69,23 +69,19 @@ async fn hand_over(environment: &HaEnvironment, rounds: usize) -> Result<Report>
         done.failures == 0 && report.terms.len() == rounds + 1,
         "{done:?}: {report}"
     );
-    Ok(report)
+    Ok(())
 }
 
 #[tokio::test]
 async fn a_leader_that_is_terminated_hands_over_at_once() -> Result<()> {
     let environment = HaEnvironment::new("handover").await?;
-    hand_over(&environment, rounds(4)?).await?;
-    Ok(())
+    hand_over(&environment, rounds(4)?).await
 }
 
 #[tokio::test]
-async fn the_servers_fence_does_not_delay_a_handover() -> Result<()> {
+async fn a_handover_with_the_servers_fence_loses_no_write() -> Result<()> {
     let environment = HaEnvironment::with_server_fence("handover-fenced", Timing::LONG).await?;
-    let report = hand_over(&environment, rounds(2)?).await?;
-    let denied = report.rejected.iter().filter(|rejected| rejected.code == 403).count();
-    println!("{denied} writes of a new leader were rejected before the policy observed the new holder, and retried");
-    Ok(())
+    hand_over(&environment, rounds(2)?).await
 }
 
 #[tokio::test]

@@ -12,7 +12,10 @@ use super::{
     environment::{HaEnvironment, PODS, RunningReplicas, Timing},
     load::Load,
 };
-use crate::fixtures::{LIMIT, rounds::rounds};
+use crate::{
+    audit::{report::Report, terms::Term},
+    fixtures::{LIMIT, rounds::rounds},
+};
 
 /// A fault of the connection between a replica and the apiserver.
 #[derive(Clone, Copy, Debug)]
@@ -106,11 +109,14 @@ async fn a_leader_that_is_cut_off_stops_before_its_lease_ends_and_another_takes_
     ensure!(report.is_clean() && done.failures == 0, "{done:?}: {report}");
     ensure!(report.terms.len() == rounds + 1, "{report}");
     ensure_no_steal(&report, environment.timing.lease)?;
-    let lease = SignedDuration::try_from(environment.timing.lease)?;
-    ensure!(
-        ended.iter().all(|term| term.writes.longest_since_renewal < lease),
-        "{report}"
-    );
+    ensure_written_in_time(&report, ended, environment.timing.lease)
+}
+
+/// Ensures that in these terms, no write came as long after a renewal as a lease lasts.
+fn ensure_written_in_time(report: &Report, terms: &[Term], lease: Duration) -> Result<()> {
+    let lease = SignedDuration::try_from(lease)?;
+    let mut longest = terms.iter().map(|term| term.writes.longest_since_renewal);
+    ensure!(longest.all(|longest| longest < lease), "{report}");
     Ok(())
 }
 
@@ -135,14 +141,5 @@ async fn the_leader_keeps_the_lease_on_a_slow_network() -> Result<()> {
         report.is_clean() && report.terms.len() == 1 && done.failures == 0,
         "{done:?}: {report}"
     );
-    let longest = report
-        .terms
-        .first()
-        .map(|term| term.writes.longest_since_renewal)
-        .unwrap_or_default();
-    ensure!(
-        longest < SignedDuration::try_from(environment.timing.lease)?,
-        "{report}"
-    );
-    Ok(())
+    ensure_written_in_time(&report, &report.terms, environment.timing.lease)
 }
