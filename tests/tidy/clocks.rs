@@ -17,10 +17,6 @@ const WITHOUT: &[(&str, &str)] = &[
         "tests/integration/release/rolling_update.rs",
         "every minute has exactly one run, across processes of two versions",
     ),
-    (
-        "tests/integration/upgrade.rs",
-        "a process, and a CronTab runs at most once a minute",
-    ),
 ];
 
 #[test]

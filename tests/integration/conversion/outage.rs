@@ -1,5 +1,6 @@
 //! The controller and the daemon while nobody converts CronTabs.
 
+mod migration;
 mod replace;
 
 use std::sync::Arc;

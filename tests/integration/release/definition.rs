@@ -14,14 +14,17 @@ use serde_json::{Value, json};
 use super::manifests::custom_kustomization;
 use crate::{
     certificates::webhooks::Bundles,
-    fixtures::{LIMIT, daemon::administer, manifests},
-    upgrade::{Upgrade, v1, v2},
+    fixtures::{
+        LIMIT,
+        conversion::{two_schedules, v1},
+        daemon::administer,
+        manifests,
+    },
+    upgrade::Upgrade,
 };
 
 const DEFINITION: &str = "customresourcedefinitions/crontabs.stable.example.com";
 const PAGE: &str = include_str!("../../../docs/upgrading-gitops.md");
-/// The two schedules of an object.
-const TWO: [(&str, &str); 2] = [("default", "@daily"), ("other", "@weekly")];
 
 /// Returns the patch of docs/upgrading-gitops.md, without the operations for a migration unless it
 /// is done. The webhook is that of the daemon, because no Service works here.
@@ -89,8 +92,8 @@ impl Upgrade {
     }
 
     async fn schedule(&self, resource: &Resource, name: &str) -> Result<Value> {
-        let mut object = self.crontabs(resource).get(name).await?;
-        Ok(object.data["spec"].take())
+        let mut object = self.crontabs().get(resource, name).await?;
+        Ok(object["spec"].take())
     }
 }
 
@@ -107,7 +110,7 @@ async fn the_documented_patch_keeps_v2_when_the_definition_is_applied_again() ->
     ensure!(upgrade.apply(&patched, false).await?.is_none());
     ensure!(upgrade.spec().await? == spec);
 
-    upgrade.create(&CRONTABS_V2, "two", v2(&TWO)).await?;
+    upgrade.crontabs().create(&CRONTABS_V2, &two_schedules("two")).await?;
     administer(&upgrade.plane, &["migrate", "--switch-delay=0s"]).await?;
     let spec = upgrade.spec().await?;
     ensure!(upgrade.apply(&patched, false).await?.is_some());
@@ -135,8 +138,11 @@ async fn a_forced_apply_withdraws_v2_and_a_replacement_hides_its_fields() -> Res
     let plain = rendered(None)?;
     ensure!(upgrade.apply(&plain, true).await?.is_none());
     upgrade.enable().await?;
-    upgrade.create(&CRONTABS, "one", v1("@daily")).await?;
-    upgrade.create(&CRONTABS_V2, "two", v2(&TWO)).await?;
+    let crontabs = upgrade.crontabs();
+    crontabs
+        .create(&CRONTABS, &v1("one", json!({"schedule": "@daily"})))
+        .await?;
+    crontabs.create(&CRONTABS_V2, &two_schedules("two")).await?;
     administer(&upgrade.plane, &["migrate", "--switch-delay=0s"]).await?;
     let expected = upgrade.schedule(&CRONTABS_V2, "two").await?;
     let conversion = upgrade.spec().await?["conversion"].take();
@@ -153,7 +159,8 @@ async fn a_forced_apply_withdraws_v2_and_a_replacement_hides_its_fields() -> Res
     upgrade.enable().await?;
     ensure!(upgrade.schedule(&CRONTABS_V2, "two").await? == expected);
     administer(&upgrade.plane, &["migrate", "--switch-delay=0s"]).await?;
-    ensure!(upgrade.stored_version("two").await? == "stable.example.com/v2");
+    let stored = crontabs.stored(&upgrade.plane, "two").await?;
+    ensure!(stored["apiVersion"] == "stable.example.com/v2", "{stored}");
     ensure!(upgrade.schedule(&CRONTABS_V2, "two").await? == expected);
 
     let definitions: Api<CustomResourceDefinition> = Api::all(upgrade.plane.client()?);

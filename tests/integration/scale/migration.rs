@@ -14,8 +14,12 @@ use tokio::time::Instant;
 
 use super::is_full_size;
 use crate::{
-    fixtures::{LIMIT, conversion::Definition, daemon::PLUGIN},
-    upgrade::{Upgrade, v1},
+    fixtures::{
+        LIMIT,
+        conversion::{Definition, v1},
+        daemon::PLUGIN,
+    },
+    upgrade::Upgrade,
 };
 
 /// The time limit of a migration, with a debug build.
@@ -54,17 +58,18 @@ async fn migrate(plane: &ControlPlane, name: &str, beyond: usize) -> Result<Proc
 async fn many_crontabs_are_migrated_once() -> Result<()> {
     let upgrade = Upgrade::start().await?;
     let plane = &upgrade.plane;
+    let crontabs = upgrade.crontabs();
     let creates = (0..objects()).map(|number| {
-        let upgrade = &upgrade;
+        let crontabs = &crontabs;
         async move {
-            upgrade
-                .create(&CRONTABS, &format!("c-{number:05}"), v1("@yearly"))
+            crontabs
+                .create(&CRONTABS, &v1(&format!("c-{number:05}"), json!({})))
                 .await
         }
     });
     stream::iter(creates)
         .buffer_unordered(16)
-        .try_collect::<Vec<()>>()
+        .try_collect::<Vec<Value>>()
         .await?;
     upgrade.enable().await?;
     let began = Instant::now();

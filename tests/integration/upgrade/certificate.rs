@@ -1,16 +1,16 @@
 //! v2 with a serving certificate: the leader sets the CA of the conversion webhook.
 
 use anyhow::{Result, ensure};
-use kube::api::DeleteParams;
 use portreeve_crontab::api::{CRONTABS, CRONTABS_V2};
 use portreeve_testing::{ControlPlane, free_port};
 use serde_json::json;
 
-use super::{Upgrade, v2};
+use super::Upgrade;
 use crate::{
     certificates::webhooks::Bundles,
     fixtures::{
         admin::Admin,
+        conversion::two_schedules,
         daemon::{Daemon, administer},
         rbac::restricted_kubeconfig,
         webhooks::{WebhookDaemon, install_definitions},
@@ -18,8 +18,6 @@ use crate::{
 };
 
 const DEFINITION: &str = "customresourcedefinitions/crontabs.stable.example.com";
-/// The two schedules of an object.
-const TWO: [(&str, &str); 2] = [("default", "@daily"), ("other", "@weekly")];
 
 /// The daemon has the permissions that `portreeve rbac` prints and no others.
 #[tokio::test]
@@ -54,13 +52,13 @@ async fn the_leader_sets_the_ca_of_v2() -> Result<()> {
 
     let url = format!("--url=https://localhost:{port}");
     administer(&upgrade.plane, &["conversion", "enable", &url]).await?;
-    upgrade.create(&CRONTABS_V2, "two", v2(&TWO)).await?;
-    let in_v1 = upgrade.crontabs(&CRONTABS).get("two").await?;
-    ensure!(in_v1.data["spec"]["schedule"] == "@daily", "{in_v1:?}");
+    let crontabs = upgrade.crontabs();
+    crontabs.create(&CRONTABS_V2, &two_schedules("two")).await?;
+    let in_v1 = crontabs.get(&CRONTABS, "two").await?;
+    ensure!(in_v1["spec"]["schedule"] == "@daily", "{in_v1}");
     ensure!(bundles.read(DEFINITION).await?[0].contains("BEGIN CERTIFICATE"));
 
-    let crontabs = upgrade.crontabs(&CRONTABS);
-    crontabs.delete("two", &DeleteParams::default()).await?;
+    crontabs.delete(&CRONTABS, "two").await?;
     administer(&upgrade.plane, &["conversion", "disable"]).await?;
     ensure!(bundles.get(DEFINITION).await?["spec"]["conversion"] == unconverted);
     let log = upgrade.daemon.daemon.log()?;

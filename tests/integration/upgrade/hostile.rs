@@ -2,6 +2,8 @@
 //! others, so that they hide no others and hold up no migration.
 
 use http::Request;
+use portreeve_api::Resource;
+use serde_json::Value;
 
 use super::*;
 use crate::fixtures::webhooks::{create, crontab, patch};
@@ -32,8 +34,7 @@ impl Upgrade {
         heavy["metadata"]["finalizers"] = json!(["example.com/keep"]);
         let created = create(client, &CRONTABS, namespace, "", &heavy).await?;
         ensure!(created.status.is_success(), "{created:?}");
-        let crontabs = self.crontabs(&CRONTABS);
-        crontabs.delete("heavy", &DeleteParams::default()).await?;
+        self.crontabs().delete(&CRONTABS, "heavy").await?;
         let change = json!({"metadata": {"managedFields": managed_fields(70, FIELDS)}});
         let patched = patch(client, &CRONTABS, (namespace, "heavy"), &change).await?;
         ensure!(patched.status.is_success(), "{}", patched.status);
@@ -67,8 +68,10 @@ impl Upgrade {
 #[tokio::test]
 async fn deep_and_heavy_objects_are_converted_and_migrated() -> Result<()> {
     let upgrade = Upgrade::start().await?;
-    let spec = crontab("plain", json!({}))["spec"].take();
-    upgrade.create(&CRONTABS, "plain", spec).await?;
+    upgrade
+        .crontabs()
+        .create(&CRONTABS, &crontab("plain", json!({})))
+        .await?;
     upgrade.create_hostile().await?;
     upgrade.enable().await?;
     upgrade.ensure_listed(&CRONTABS_V2).await?;

@@ -2,6 +2,7 @@
 //! start, but no status can be written.
 
 use super::*;
+use crate::fixtures::admin::Admin;
 
 /// Brings a control plane into the middle of a migration: the CronTab `a`, whose two schedules
 /// replace each other's runs, is stored in v1, and new writes are stored in v2. The apiserver calls
@@ -112,6 +113,9 @@ async fn runs_replace_each_other_while_the_conversion_hangs() -> Result<()> {
         reason.contains("deadline exceeded") || reason.contains("Timeout"),
         "{reason}"
     );
+    // An endpoint of the webhooks that is not ready could never convert again.
+    let webhooks = Admin { port: converting.port };
+    webhooks.ensure_passing("/readyz").await?;
     converting
         .definition()?
         .convert(&by_daemon(&converting.plane, converting.port))
