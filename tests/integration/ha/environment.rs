@@ -45,12 +45,6 @@ impl Timing {
         renew_deadline: Duration::from_secs(9),
         retry_period: Duration::from_secs(1),
     };
-    /// The defaults of the flags.
-    pub(crate) const DEFAULT: Self = Self {
-        lease: Duration::from_secs(15),
-        renew_deadline: Duration::from_secs(10),
-        retry_period: Duration::from_secs(2),
-    };
     /// For all other tests: longer than a server takes to start on a busy machine.
     pub(crate) const LONG: Self = Self {
         lease: Duration::from_secs(90),

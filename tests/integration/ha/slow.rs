@@ -71,20 +71,6 @@ impl SlowReplicas {
     }
 }
 
-/// The durations of a leader that renews every second.
-const EVERY_SECOND: Timing = Timing {
-    lease: Duration::from_secs(12),
-    renew_deadline: Duration::from_secs(9),
-    retry_period: Duration::from_secs(1),
-};
-
-#[tokio::test]
-async fn one_replica_leads_on_a_network_with_a_round_trip_of_600_ms() -> Result<()> {
-    let delay = Duration::from_millis(300);
-    let replicas = SlowReplicas::start("far", EVERY_SECOND, |proxy| proxy.slow_wire(delay)).await?;
-    replicas.check_one_leader(8).await
-}
-
 /// A request may take 7 s. It takes 4 s, and 8 s together with the TLS handshake before it.
 #[tokio::test]
 async fn one_replica_leads_when_a_dial_and_a_request_exceed_the_timeout() -> Result<()> {
@@ -96,11 +82,4 @@ async fn one_replica_leads_when_a_dial_and_a_request_exceed_the_timeout() -> Res
     let delay = Duration::from_secs(2);
     let replicas = SlowReplicas::start("farther", timing, |proxy| proxy.slow_wire(delay)).await?;
     replicas.check_one_leader(4).await
-}
-
-#[tokio::test]
-async fn one_replica_leads_with_default_times_when_each_response_takes_3_s() -> Result<()> {
-    let delay = Duration::from_secs(3);
-    let replicas = SlowReplicas::start("slow-server", Timing::DEFAULT, |proxy| proxy.slow(delay)).await?;
-    replicas.check_one_leader(3).await
 }

@@ -50,20 +50,6 @@ async fn a_restart_of_the_apiserver_loses_nothing_and_deletes_nothing() -> Resul
     Ok(())
 }
 
-#[tokio::test]
-async fn a_crash_of_the_apiserver_loses_nothing_and_deletes_nothing() -> Result<()> {
-    let plane = ControlPlane::pooled().await?;
-    let (factory, _) = factory(plane.config()?)?;
-    let (_informer, _subscription, changes) = informer(&factory, &plane.client()?).await?;
-    plane.apiserver().kill().await?;
-    plane.apiserver().start().await?;
-    let api: Api<ConfigMap> = Api::namespaced(plane.client()?, "default");
-    set_text(&api, "kept", "2").await?;
-    changes.becomes(&["updated kept"]).await?;
-    factory.stop().await;
-    Ok(())
-}
-
 /// The connection is cut during a watch. The apiserver still has the events of the outage.
 #[tokio::test]
 async fn a_cut_watch_resumes_with_the_missed_changes() -> Result<()> {
