@@ -22,6 +22,9 @@ SERVERS := GOMAXPROCS=1 GOGC=800 GOMEMLIMIT=600MiB
 # The tests of all crates, as in `make test`. For a selection of them, cargo would build the
 # dependencies again, with other features.
 TESTS := --tests
+# The tests of `make test-release`, which `make test` leaves out.
+LONG := release:: chaos::alone:: garbage::aggregated:: scale::migration::
+SKIPPED := $(addprefix --skip ,$(LONG) chaos::leaks::)
 # Additional arguments for `make bench`, such as BENCH_FLAGS='--only=due --rounds=3'. The program
 # lists them with --help.
 BENCH_FLAGS ?=
@@ -41,11 +44,11 @@ run: servers ## start a control plane, the daemon with every controller and the 
 test test-release test-image: export RUST_TEST_THREADS ?= 10
 test test-release test-image: export RUST_BACKTRACE = 0
 test: control-plane loom ## run the tests of the workspace, on real servers
-	$(SERVERS) hack/test/run --workspace -- --skip release:: --skip chaos::alone:: --skip chaos::leaks::
+	$(SERVERS) hack/test/run --workspace -- $(SKIPPED)
 
 .PHONY: test-release
-test-release: control-plane controller-manager manifest-tools prometheus cainjector former-version ## test the chart, the overlays, the alert rules, the update from a former version, and each fault alone
-	$(SERVERS) hack/test/run --workspace $(TESTS) -- release:: chaos::alone:: --skip release::image::
+test-release: control-plane controller-manager manifest-tools prometheus cainjector former-version ## test the chart, the overlays, the alert rules, the update from a former version, and what takes long: each fault alone, aggregated APIs, a large migration
+	$(SERVERS) hack/test/run --workspace $(TESTS) -- $(LONG) --skip release::image::
 
 .PHONY: test-image
 test-image: control-plane ## build the image's binary and test it; 9 minutes on two cores, 4 after an edit
