@@ -6,6 +6,7 @@ mod metrics;
 mod other_manager;
 mod pages;
 mod requests;
+mod shared_read;
 mod survey;
 mod throttling;
 mod tracked;
@@ -38,6 +39,8 @@ use tracing::Instrument;
 use self::{
     other_manager::OtherManager,
     requests::{NAMESPACES, Requests},
+    shared_read::SharedRead,
+    survey::Names,
     tracked::{Tracked, TrackedNamespaces},
     watches::ContentWatches,
 };
@@ -90,6 +93,8 @@ struct NamespaceContext {
     watches: ContentWatches,
     discovery: Discovery,
     served: watch::Receiver<Option<Arc<ServedResources>>>,
+    definitions: SharedRead<Names>,
+    services: SharedRead<Names>,
     /// When this replica began to lead.
     term_began: OnceLock<Instant>,
     /// The slow attempts that do not count.
@@ -134,6 +139,8 @@ pub(crate) fn build_controller(inputs: &Context<'_>, settings: Settings) -> Resu
         tracked: TrackedNamespaces::default(),
         discovery,
         served,
+        definitions: SharedRead::default(),
+        services: SharedRead::default(),
         term_began: OnceLock::new(),
         slow: Arc::new(Semaphore::new(SLOW)),
     });

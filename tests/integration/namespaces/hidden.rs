@@ -1,9 +1,11 @@
 //! What cannot be asked: a namespace is not finalized while an object in it may be hidden.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, api::DeleteParams};
-use portreeve_testing::Authority;
+use portreeve_testing::{Authority, CannedResponse, Fault, Matcher, Repeat};
 use serde_json::json;
 
 use super::{
@@ -11,12 +13,16 @@ use super::{
     profile::wait_until_gone,
 };
 use crate::fixtures::{
+    LIMIT,
     aggregated_api::AggregatedApi,
     dynamic_client::{DynamicClient, Policy},
     in_process::InProcess,
     object_builder::{ObjectBuilder, config_map},
-    test_crd::TestCrd,
+    test_crd::{TestCrd, discovery},
 };
+
+/// How long an attempt takes in which discovery changes.
+const MEANWHILE: Duration = Duration::from_secs(5);
 
 /// Nobody knows what an API serves that has never answered.
 #[tokio::test]
@@ -120,5 +126,36 @@ async fn objects_of_a_new_definition_are_deleted() -> Result<()> {
         .await?;
     environment.release(&object).await?;
     ensure!(environment.tenant.find(&object).await?.is_none());
+    environment.finish().await
+}
+
+/// One apiserver of several shows a definition later than another. It does so after discovery was
+/// read for the attempt, and before the attempt ends.
+#[tokio::test]
+async fn objects_of_a_definition_that_is_discovered_meanwhile_are_deleted() -> Result<()> {
+    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
+    let client = environment.client();
+    let late = CannedResponse::document(discovery(client).await?);
+    let discovered = environment
+        .proxy
+        .respond(Matcher::any().path("/apis"), late, Repeat::UntilHealed);
+    let lists = Matcher::lists().resource("configmaps").namespace(environment.name());
+    let listed = environment
+        .proxy
+        .fault(lists, Fault::DelayRequest(MEANWHILE), Repeat::Next(1));
+    let crd = TestCrd::namespaced(&environment.tenant).await?;
+    environment.tenant.create(crd.instance("new")).await?;
+    environment.delete().await?;
+    listed.wait_for_applied(1, LIMIT).await?;
+    crd.wait_until_discovered().await?;
+    environment.proxy.heal_one(&discovered);
+    // The end of another namespace shows that the daemon has read discovery again.
+    let other = DynamicClient::new(&environment.plane, "other").await?;
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    namespaces.delete(other.name(), &DeleteParams::default()).await?;
+    wait_until_gone(client, other.name()).await?;
+    environment.wait_until_gone().await?;
+    let stored = environment.plane.stored_in(environment.name()).await?;
+    ensure!(stored.is_empty(), "{stored:?}");
     environment.finish().await
 }

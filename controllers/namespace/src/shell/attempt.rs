@@ -121,7 +121,8 @@ impl NamespaceContext {
         let listed = Instant::now();
         if !self.settings.observe {
             if survey.needs_deletions(&served) {
-                self.write_conditions(name, &survey.findings, tracked).await?;
+                self.write_conditions(name, &survey.findings, tracked, Some(namespace))
+                    .await?;
                 let deletion = Deletion {
                     ctx: self,
                     work,
@@ -139,11 +140,11 @@ impl NamespaceContext {
             }
             self.watch_remaining(work, &mut survey, &served).await;
         }
-        self.check_hidden(&mut survey).await?;
+        self.check_hidden(&mut survey, work).await?;
         if survey.findings.is_empty() {
             return self.finalize(name, uid).await;
         }
-        self.write_conditions(name, &survey.findings, tracked).await?;
+        self.write_conditions(name, &survey.findings, tracked, None).await?;
         Ok(End::Remaining(survey.findings, survey.delay))
     }
 
@@ -205,9 +206,18 @@ impl NamespaceContext {
         }
     }
 
-    /// Adds what a namespace that seems empty may hide: resources that answered 404 although they
-    /// are served, and definitions that discovery does not show yet.
-    async fn check_hidden(&self, survey: &mut Survey) -> Result<(), RequestError> {
+    /// Adds what a namespace that seems empty may hide: resources that discovery has found since
+    /// the survey began, those that answered 404 although they are served, and definitions that
+    /// discovery does not show yet.
+    async fn check_hidden(&self, survey: &mut Survey, work: &Work<Arc<str>>) -> Result<(), End> {
+        let served = self.served.borrow().clone().unwrap_or_default();
+        if survey.findings.is_empty() {
+            let new = survey.extend(&served);
+            self.list_into(survey, &served, work, Some(&new)).await;
+            if survey.findings.count() > 0 {
+                return Err(End::Again);
+            }
+        }
         if !survey.not_served.is_empty() {
             let served = self.read_discovery().await?;
             for resource in survey.not_served.clone() {
@@ -220,7 +230,6 @@ impl NamespaceContext {
             }
         }
         if survey.findings.is_empty() {
-            let served = self.served.borrow().clone().unwrap_or_default();
             survey.findings.hidden = self.undiscovered(&served).await?;
         }
         Ok(())
@@ -266,20 +275,38 @@ impl NamespaceContext {
         Ok(End::Done)
     }
 
-    /// Writes the conditions to the current version of the namespace. Others may change it at any
-    /// time, and must not keep its content from being deleted.
-    async fn write_conditions(&self, name: &str, findings: &Findings, tracked: &Tracked) -> Result<(), End> {
+    /// Writes the conditions to the current version of the namespace, which may be `known`. Others
+    /// may change it at any time, and must not keep its content from being deleted.
+    async fn write_conditions(
+        &self,
+        name: &str,
+        findings: &Findings,
+        tracked: &Tracked,
+        mut known: Option<Namespace>,
+    ) -> Result<(), End> {
         for _ in 1..CONFLICTS {
-            match self.try_to_write_conditions(name, findings, tracked).await {
+            match self
+                .try_to_write_conditions(name, findings, tracked, known.take())
+                .await
+            {
                 Err(End::Again) => {}
                 written => return written,
             }
         }
-        self.try_to_write_conditions(name, findings, tracked).await
+        self.try_to_write_conditions(name, findings, tracked, None).await
     }
 
-    async fn try_to_write_conditions(&self, name: &str, findings: &Findings, tracked: &Tracked) -> Result<(), End> {
-        let namespace = self.requests.namespace(name).await?;
+    async fn try_to_write_conditions(
+        &self,
+        name: &str,
+        findings: &Findings,
+        tracked: &Tracked,
+        known: Option<Namespace>,
+    ) -> Result<(), End> {
+        let namespace = match known {
+            Some(namespace) => Some(namespace),
+            None => self.requests.namespace(name).await?,
+        };
         let Some(namespace) = namespace.filter(|namespace| *namespace.metadata.uid == *tracked.uid) else {
             return Err(End::Done);
         };

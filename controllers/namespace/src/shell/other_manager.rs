@@ -4,8 +4,8 @@
 //! finalized the namespace, for a time that nothing limits. So one of the two must leave the work
 //! to the other, and this one can: kube-controller-manager holds a Lease while it works.
 //!
-//! Its Lease is read in each attempt, and again before a namespace is finalized. A watch that is
-//! held up could make the Lease look expired.
+//! Its Lease is read in each attempt, and again before a namespace is finalized; attempts at the
+//! same time share a read. A watch that is held up could make the Lease look expired.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,10 @@ use portreeve_informer::{ServedResources, Verb};
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use super::requests::{RequestError, Requests};
+use super::{
+    requests::{RequestError, Requests},
+    shared_read::SharedRead,
+};
 
 const LEASES: Resource = Resource::namespaced("coordination.k8s.io", "v1", "Lease", "leases");
 /// The default name and namespace of kube-controller-manager's Lease.
@@ -57,8 +60,11 @@ pub(super) fn yielded(holder: &str) -> String {
 }
 
 /// What is known of the Lease.
-#[derive(Debug, Default)]
-pub(super) struct OtherManager(Mutex<Known>);
+#[derive(Default)]
+pub(super) struct OtherManager {
+    known: Mutex<Known>,
+    read: SharedRead<Result<Option<Arc<Lease>>, RequestError>>,
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -82,25 +88,25 @@ impl OtherManager {
         requests: &Requests,
         served: &ServedResources,
     ) -> Result<Option<Holder>, RequestError> {
-        let lease = match requests.object(&LEASES, Some(NAMESPACE), NAME).await {
+        let lease = match self.read.get(requests.object(&LEASES, Some(NAMESPACE), NAME)).await {
             // A proxy may answer so too.
             Err(error) if error.is_not_found() && !served.supports(&LEASES, Verb::List) => None,
             lease => lease?,
         };
-        Ok(self.observe(lease, Instant::now()))
+        Ok(self.observe(lease.as_deref(), Instant::now()))
     }
 
     /// Returns when the Lease was last seen to be held. A deletion from before then may still be on
     /// its way.
     pub(super) fn last_held(&self) -> Option<Instant> {
-        self.0.lock().held
+        self.known.lock().held
     }
 
-    fn observe(&self, lease: Option<Lease>, now: Instant) -> Option<Holder> {
+    fn observe(&self, lease: Option<&Lease>, now: Instant) -> Option<Holder> {
         let lease = lease?;
-        let identity = lease.spec.holder_identity.filter(|holder| !holder.is_empty())?;
-        let version = lease.metadata.resource_version;
-        let mut known = self.0.lock();
+        let identity = lease.spec.holder_identity.clone().filter(|holder| !holder.is_empty())?;
+        let version = Arc::clone(&lease.metadata.resource_version);
+        let mut known = self.known.lock();
         let is_new = known.seen.as_ref().is_none_or(|seen| seen.version != version);
         if is_new {
             known.seen = Some(Seen { version, at: now });
@@ -130,7 +136,8 @@ mod tests {
             let spec = json!({"holderIdentity": holder, "leaseDurationSeconds": 15});
             let lease = json!({"metadata": {"resourceVersion": version}, "spec": spec});
             let now = start + Duration::from_secs(seconds);
-            other.observe(serde_json::from_value(lease).unwrap(), now).is_some()
+            let lease: Lease = serde_json::from_value(lease).unwrap();
+            other.observe(Some(&lease), now).is_some()
         };
         assert!(held("1", "a", 0));
         assert!(held("1", "a", 14));

@@ -23,11 +23,13 @@ pub(super) const NAMESPACES: Resource = Resource::cluster("", "v1", "Namespace",
 /// The finalizer in `spec.finalizers` that this controller removes.
 pub(super) const FINALIZER: &str = "kubernetes";
 
-/// The number of objects in one page of a list.
+/// The number of objects in the first page of a list, which most resources fit into.
+const FIRST_PAGE: u32 = 25;
+/// The number of objects in each page after it.
 const PAGE: u32 = 100;
-/// The number of pages that are read at once, by all namespaces together: objects have up to a
-/// mebibyte of metadata.
-const PAGES: usize = 20;
+/// The number of objects in all pages that are read at once, by all namespaces together: objects
+/// have up to a mebibyte of metadata.
+const OBJECTS: usize = 2_000;
 
 /// A namespace, as far as its deletion depends on it.
 #[derive(Debug, Deserialize)]
@@ -174,17 +176,16 @@ pub(super) struct Requests {
     /// The client, behind the group's fence.
     client: Client,
     fence_monitor: FenceMonitor,
-    /// Limits the pages that are read at once.
-    pages: Semaphore,
+    /// Limits the objects that are read at once.
+    objects: Semaphore,
 }
 
 impl Requests {
     pub(super) fn new(client: Client, fence_monitor: FenceMonitor) -> Self {
-        let pages = Semaphore::new(PAGES);
         Self {
             client,
             fence_monitor,
-            pages,
+            objects: Semaphore::new(OBJECTS),
         }
     }
 
@@ -226,12 +227,13 @@ impl Requests {
         namespace: Option<&str>,
         next: Option<&str>,
     ) -> Result<(Vec<ContentMetadata>, Option<String>), RequestError> {
-        let path = page_path(resource, namespace, PAGE, next);
+        let limit = if next.is_none() { FIRST_PAGE } else { PAGE };
+        let path = page_path(resource, namespace, limit, next);
         let request = Request::get(path)
             .header(header::ACCEPT, METADATA_LIST)
             .body(Vec::new())?;
         // The semaphore is never closed.
-        let _turn = self.pages.acquire().await;
+        let _turn = self.objects.acquire_many(limit).await;
         let (items, next) = self.read::<Item>(request).await?;
         Ok((items.into_iter().map(|item| item.metadata).collect(), next))
     }

@@ -11,6 +11,7 @@ use serde::{Deserialize, de::IgnoredAny};
 use super::{
     NamespaceContext,
     requests::{RequestError, Requests},
+    shared_read::SharedRead,
 };
 use crate::{
     content::{Content, ContentMetadata},
@@ -20,6 +21,9 @@ use crate::{
 const API_SERVICES: Resource = Resource::cluster("apiregistration.k8s.io", "v1", "APIService", "apiservices");
 /// The number of resources of a namespace that are read or deleted at once.
 pub(super) const PARALLEL: usize = 8;
+
+/// The names of the objects of a resource.
+pub(super) type Names = Result<Arc<[String]>, RequestError>;
 
 /// What is known of one resource in a namespace.
 #[derive(Debug)]
@@ -60,6 +64,16 @@ impl Survey {
             not_served: HashSet::new(),
             delay: Duration::ZERO,
         }
+    }
+
+    /// Adds what is served now and was not when the survey began. Returns the new resources, which
+    /// are not listed yet.
+    pub(super) fn extend(&mut self, served: &ServedResources) -> Vec<Resource> {
+        let mut now = Self::new(served);
+        now.resources.retain(|resource| !self.resources.contains(resource));
+        self.resources.extend_from_slice(&now.resources);
+        self.findings.hidden.append(&mut now.findings.hidden);
+        now.resources
     }
 
     /// Records the state of a resource, which replaces what was known of it.
@@ -172,32 +186,42 @@ impl NamespaceContext {
     pub(super) async fn undiscovered(&self, served: &ServedResources) -> Result<Vec<String>, RequestError> {
         let known: HashSet<_> = served.preferred(&[]).map(Resource::crd_name).collect();
         let is_known = |name: &str| known.contains(name);
-        let definitions = self.hidden_by::<Definition>(served, &CRDS, is_known).await?;
+        let definitions = self.names(served, &CRDS, &self.definitions).await?;
+        let mut hidden = self.hidden_by::<Definition>(&CRDS, &definitions, is_known).await?;
         let is_known = |name: &str| served.knows_service(name);
-        let services = self.hidden_by::<ApiService>(served, &API_SERVICES, is_known).await?;
-        Ok(definitions.into_iter().chain(services).collect())
+        let services = self.names(served, &API_SERVICES, &self.services).await?;
+        hidden.extend(self.hidden_by::<ApiService>(&API_SERVICES, &services, is_known).await?);
+        Ok(hidden)
+    }
+
+    /// Returns the names of the objects of a cluster-scoped resource.
+    async fn names(&self, served: &ServedResources, resource: &Resource, read: &SharedRead<Names>) -> Names {
+        if !served.supports(resource, Verb::List) {
+            return Ok(Arc::default());
+        }
+        let list = async {
+            let mut names = Vec::new();
+            each_page(&self.requests, resource, None, |page| {
+                names.extend(page.into_iter().map(|object| object.name));
+            })
+            .await?;
+            Ok(names.into())
+        };
+        read.get(list).await
     }
 
     /// Returns the objects of a resource that may hide namespaced objects, of those whose names are
     /// not known.
     async fn hidden_by<T: Hiding>(
         &self,
-        served: &ServedResources,
         resource: &Resource,
+        names: &[String],
         is_known: impl Fn(&str) -> bool,
     ) -> Result<Vec<String>, RequestError> {
-        if !served.supports(resource, Verb::List) {
-            return Ok(Vec::new());
-        }
-        let mut unknown = Vec::new();
-        each_page(&self.requests, resource, None, |page| {
-            let names = page.into_iter().map(|object| object.name);
-            unknown.extend(names.filter(|name| !is_known(name)));
-        })
-        .await?;
+        let unknown = names.iter().filter(|name| !is_known(name));
         let mut hidden = Vec::new();
         for name in unknown {
-            let object: Option<T> = self.requests.find(resource, &name).await?;
+            let object: Option<T> = self.requests.find(resource, name).await?;
             if object.is_some_and(|object| object.may_hide_namespaced()) {
                 hidden.push(format!("{name}: discovery does not show it yet"));
             }
