@@ -15,10 +15,6 @@ const OWN: &[(&str, &str)] = &[
         "pkg/testing/tests/control_plane/leftovers.rs",
         "tests the end of the servers",
     ),
-    (
-        "pkg/testing/tests/control_plane/servers.rs",
-        "tests the start and the end of the servers",
-    ),
     ("tests/blocking/tests/takeover.rs", "the only plane of its binary"),
     (
         "tests/integration/fixtures/aggregated_api.rs",

@@ -237,10 +237,4 @@ mod tests {
         assert!(is_timeout(&aborted(CallAborted::TimedOut(limit))));
         assert!(!is_timeout(&aborted(CallAborted::NotConnected(limit))));
     }
-
-    #[test]
-    fn fenced_write_is_classified_as_fenced() {
-        let error = kube::Error::Service(Box::new(Fenced("not the leader")));
-        assert_eq!(ApiErrorKind::of(&error), ApiErrorKind::Fenced);
-    }
 }

@@ -75,12 +75,6 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn burst_passes_immediately_and_later_calls_at_the_rate() {
-        let limiter = RateLimiter::new(10.0, 3).unwrap();
-        assert_eq!(grants(&limiter, 5).await, [0, 0, 0, 100, 200]);
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn refilled_tokens_can_be_taken_together() {
         let limiter = RateLimiter::new(10.0, 3).unwrap();
         assert_eq!(grants(&limiter, 3).await, [0, 0, 0]);

@@ -222,14 +222,4 @@ mod tests {
             "{text}"
         );
     }
-
-    #[test]
-    fn registry_cannot_be_used_twice() {
-        let registry = Registry::new();
-        Metrics::register(&registry).unwrap();
-        assert!(matches!(
-            Metrics::register(&registry),
-            Err(prometheus::Error::AlreadyReg)
-        ));
-    }
 }

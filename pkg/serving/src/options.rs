@@ -300,11 +300,6 @@ mod tests {
     }
 
     #[test]
-    fn port_zero_turns_serving_off() {
-        assert_eq!(parse(&["--secure-port=0"]).unwrap().address(), None);
-    }
-
-    #[test]
     fn paths_on_the_command_line_replace_the_default_and_repeated_lists_add_up() {
         let flag = "--authorization-always-allow-paths";
         let args = parse(&[flag, "/metrics,/debug/*", flag, "/livez"])

@@ -85,22 +85,3 @@ fn required_version<'a>(go_mod: &'a str, module: &str) -> Option<&'a str> {
             .flatten()
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_come_from_the_require_lines() {
-        let go_mod = "tool (\n\tk8s.io/kubernetes/cmd/kube-apiserver\n)\nrequire (\n\tk8s.io/kubernetes v1.36.3 // indirect\n)\n";
-        assert_eq!(required_version(go_mod, "k8s.io/kubernetes"), Some("1.36.3"));
-        assert_eq!(required_version(go_mod, "go.etcd.io/etcd/server/v3"), None);
-    }
-
-    #[test]
-    fn the_cache_is_keyed_by_both_versions() {
-        let cache = cache().expect("go.mod names both versions");
-        let key = cache.file_name().expect("a key").to_string_lossy().into_owned();
-        assert!(key.starts_with("etcd-3.") && key.contains("_kubernetes-1."), "{key}");
-    }
-}

@@ -90,17 +90,6 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn returns_the_value_once_the_condition_holds() {
-        let mut polls = 0;
-        let found = eventually(Duration::from_secs(1), "the third look", || {
-            polls += 1;
-            let polls = polls;
-            async move { (polls == 3).then_some(polls) }
-        });
-        assert_eq!(found.await.ok(), Some(3));
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn a_failure_names_the_condition_and_the_last_state() {
         let mut replicas = 0;
         let failed = eventually(Duration::from_secs(1), "3 replicas", || {

@@ -238,22 +238,6 @@ impl FaultProxy {
     pub fn accepted(&self) -> u64 {
         self.accepted.load(Ordering::Relaxed)
     }
-
-    /// Waits until exactly `count` connections are open.
-    ///
-    /// # Errors
-    /// Returns an error if this takes longer than `limit`.
-    pub async fn until_connections(&self, count: usize, limit: Duration) -> Result<()> {
-        let mut connections = self.connections.subscribe();
-        let reached = timeout(limit, connections.wait_for(|open| *open == count)).await;
-        match reached {
-            Ok(Ok(_)) => Ok(()),
-            _ => bail!(
-                "timed out after {limit:?} waiting for {count} connections; last seen: {}",
-                self.connections()
-            ),
-        }
-    }
 }
 
 /// The counts of the requests that a rule of a [`FaultProxy`] has matched since it was added.

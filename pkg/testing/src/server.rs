@@ -174,11 +174,6 @@ impl ServerProcess {
         self.with_process(|process| Ok(process.pid()))
     }
 
-    /// Returns the log file, to which all its runs append.
-    pub fn log(&self) -> &std::path::Path {
-        &self.log
-    }
-
     fn with_process<T>(&self, act: impl FnOnce(&Process) -> Result<T>) -> Result<T> {
         self.process
             .lock()

@@ -4,7 +4,6 @@
 mod histories;
 mod manual_poll;
 mod metrics;
-mod wakeups;
 
 use std::{
     collections::HashMap,
@@ -33,17 +32,6 @@ fn millis(millis: u64) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_taker_receives_a_key_that_is_added_later() {
-    let queue = queue();
-    let mut tasks = JoinSet::new();
-    let taker = queue.clone();
-    tasks.spawn(async move { taker.take().await.map(|work| *work.key()) });
-    yield_now().await;
-    queue.add("a", Lane::Urgent);
-    assert_eq!(tasks.join_next().await.unwrap().unwrap(), Some("a"));
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_failing_key_is_retried_after_at_most_5_10_and_20_ms() {
     let queue = queue();
     queue.add("a", Lane::Routine);
@@ -59,27 +47,6 @@ async fn a_failing_key_is_retried_after_at_most_5_10_and_20_ms() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_scheduled_key_is_taken_at_its_time() {
-    let queue = queue();
-    let start = Instant::now();
-    queue.add_at("a", start + millis(70), Lane::Urgent);
-    queue.take().await.unwrap().finish(Outcome::At(start + millis(200)));
-    assert_eq!(start.elapsed(), millis(70));
-    queue.take().await.unwrap().finish(Outcome::Forget);
-    assert_eq!(start.elapsed(), millis(200));
-    assert_eq!(queue.observe().delayed, 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn dropped_work_is_retried() {
-    let queue = queue();
-    queue.add("a", Lane::Urgent);
-    drop(queue.take().await);
-    assert_eq!(queue.observe().delayed, 1);
-    assert_eq!(queue.take().await.unwrap().failures(), 1);
-}
-
-#[tokio::test(start_paused = true)]
 async fn the_key_of_a_panicked_worker_is_retried() {
     let queue = queue();
     queue.add("a", Lane::Urgent);
@@ -91,90 +58,6 @@ async fn the_key_of_a_panicked_worker_is_retried() {
     });
     assert!(tasks.join_next().await.unwrap().unwrap_err().is_panic());
     assert_eq!(queue.take().await.unwrap().failures(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_key_of_an_aborted_worker_is_retried() {
-    let queue = queue();
-    queue.add("a", Lane::Urgent);
-    let mut tasks = JoinSet::new();
-    let worker = queue.clone();
-    tasks.spawn(async move {
-        let _work = worker.take().await;
-        std::future::pending::<()>().await;
-    });
-    while queue.observe().running == 0 {
-        yield_now().await;
-    }
-    tasks.shutdown().await;
-    assert_eq!(queue.take().await.unwrap().failures(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_take_that_times_out_loses_no_key() {
-    let queue = queue();
-    queue.add_at("a", Instant::now() + millis(50), Lane::Urgent);
-    for _ in 0..4 {
-        assert!(timeout(millis(10), queue.take()).await.is_err());
-    }
-    let start = Instant::now();
-    assert!(queue.take().await.is_some());
-    assert_eq!(start.elapsed(), millis(10));
-}
-
-#[tokio::test(start_paused = true)]
-async fn close_ends_every_taker_and_drops_waiting_keys() {
-    let queue = queue();
-    let mut takers = JoinSet::new();
-    queue.add_at("later", Instant::now() + millis(50), Lane::Urgent);
-    for _ in 0..4 {
-        let taker = queue.clone();
-        takers.spawn(async move { taker.take().await.is_none() });
-    }
-    yield_now().await;
-    assert!(!queue.is_closed());
-    queue.close();
-    queue.close();
-    assert!(queue.is_closed());
-    assert_eq!(takers.join_all().await, [true; 4]);
-    queue.add("a", Lane::Urgent);
-    assert!(queue.take().await.is_none());
-    assert_eq!(queue.observe(), super::QueueSnapshot::default());
-}
-
-#[tokio::test(start_paused = true)]
-async fn drained_waits_for_the_last_run() {
-    let queue = queue();
-    queue.drained().await;
-    queue.add("a", Lane::Urgent);
-    queue.add("b", Lane::Urgent);
-    let a = queue.take().await.unwrap();
-    let b = queue.take().await.unwrap();
-    queue.close();
-    a.finish(Outcome::Forget);
-    assert!(timeout(millis(10), queue.drained()).await.is_err());
-    let mut tasks = JoinSet::new();
-    let waiter = queue.clone();
-    tasks.spawn(async move { waiter.drained().await });
-    yield_now().await;
-    b.finish(Outcome::Retry);
-    timeout(millis(10), tasks.join_all()).await.unwrap();
-}
-
-#[tokio::test(start_paused = true)]
-async fn observe_returns_how_long_work_is_held() {
-    let queue = queue();
-    queue.add("a", Lane::Urgent);
-    queue.add("b", Lane::Routine);
-    let held = queue.take().await.unwrap();
-    tokio::time::advance(millis(40)).await;
-    let snapshot = queue.observe();
-    assert_eq!((snapshot.ready, snapshot.oldest_ready), (1, Some(millis(40))));
-    assert_eq!(
-        (snapshot.running, snapshot.longest_running, snapshot.unfinished),
-        (1, Some(millis(40)), millis(40))
-    );
-    drop(held);
 }
 
 #[tokio::test]

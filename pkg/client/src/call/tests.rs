@@ -148,18 +148,6 @@ impl Fence for Gate {
 }
 
 #[tokio::test]
-async fn user_agent_names_the_program_and_the_component() {
-    let (client, requests) = test_stack().responding(200, "{}");
-    client
-        .request_text(Request::get("/version").body(vec![]).unwrap())
-        .await
-        .unwrap();
-    let requests = requests.0.lock();
-    let agent = requests[0].headers()[header::USER_AGENT].to_str().unwrap();
-    assert_eq!(agent, "portreeve/0.1.0 (linux/amd64) foo-controller");
-}
-
-#[tokio::test]
 async fn fence_is_checked_only_for_mutating_requests() {
     let fence = gate(Ok(None));
     let body = json!({"metadata": {"name": "a"}, "items": []}).to_string();
@@ -222,15 +210,6 @@ async fn retry_after_is_read_from_the_header_of_a_plain_text_error() {
 }
 
 #[tokio::test]
-async fn retry_after_is_read_from_a_status() {
-    let status = json!({"kind": "Status", "status": "Failure", "code": 429, "reason": "TooManyRequests",
-                        "message": "storage is (re)initializing", "details": {"retryAfterSeconds": 3}});
-    let (client, _) = test_stack().responding(429, &status.to_string());
-    let error = config_maps(client).get("a").await.unwrap_err();
-    assert_eq!(retry_after(&error), Some(Duration::from_secs(3)));
-}
-
-#[tokio::test]
 async fn retry_after_is_capped() {
     let status = json!({"kind": "Status", "status": "Failure", "code": 503, "reason": "ServiceUnavailable",
                         "message": "maintenance", "details": {"retryAfterSeconds": 86400}});
@@ -240,36 +219,8 @@ async fn retry_after_is_capped() {
 }
 
 #[tokio::test]
-async fn error_response_without_a_status_is_classified_by_its_code() {
-    let table = [
-        (404, "404 page not found\n", ApiErrorKind::NotFound),
-        (404, "", ApiErrorKind::NotFound),
-        (403, r#"{"error": "denied by the proxy"}"#, ApiErrorKind::Forbidden),
-        (410, "[]", ApiErrorKind::Expired),
-        (502, "<html>Bad Gateway</html>", ApiErrorKind::Transient),
-    ];
-    for (code, body, expected) in table {
-        let (client, _) = test_stack().responding(code, body);
-        let error = config_maps(client).get("a").await.unwrap_err();
-        assert_eq!(ApiErrorKind::of(&error), expected, "{code} {body:?}: {error}");
-    }
-}
-
-#[tokio::test]
 async fn oversized_error_response_is_not_read_to_its_end() {
     let (client, _) = test_stack().responding(503, &"x".repeat(MAX_ERROR_BODY + 1));
     let error = config_maps(client).get("a").await.unwrap_err();
     assert!(error.to_string().contains("too long to read"), "{error}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn rate_limit_delays_calls_after_a_burst() {
-    let (client, requests) = test_stack().rate(10.0, 2).responding(200, r#"{"metadata":{}}"#);
-    let api = config_maps(client);
-    let started = Instant::now();
-    let calls = (0..5).map(|_| api.get("a"));
-    futures::future::try_join_all(calls).await.unwrap();
-    // Tokio's timers tick in milliseconds.
-    assert_eq!(started.elapsed().as_millis() / 10, 30);
-    assert_eq!(requests.methods().len(), 5);
 }

@@ -303,22 +303,6 @@ async fn an_apiserver_may_lack_the_core_group() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stale_group_keeps_its_resources_until_it_returns_or_is_removed() {
-    let mut fixture = Fixture::new(&[foos(), bars()]);
-    sleep(LONG).await;
-    fixture.set(&[foos(), group("b", "v1", "Stale", &[])]);
-    sleep(LONG).await;
-    assert_eq!(fixture.known(), "pods.v1 foos.v1.a bars.v1.b | b/v1");
-    fixture.set(&[foos(), group("b", "v1", "Current", &["Bar", "Baz"])]);
-    sleep(LONG).await;
-    assert_eq!(fixture.known(), "pods.v1 foos.v1.a bars.v1.b bazs.v1.b");
-    fixture.set(&[foos()]);
-    sleep(LONG).await;
-    assert_eq!(fixture.known(), "pods.v1 foos.v1.a");
-    assert_eq!(fixture.discovery.failures(), 0);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_missing_group_is_kept_while_its_api_service_exists() {
     let services = "/apis/apiregistration.k8s.io/v1/apiservices";
     let apiserver = Arc::new(Mutex::new(FakeApiserver::default()));

@@ -120,35 +120,6 @@ async fn a_late_subscriber_receives_every_object_once() {
     );
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_subscriber_during_the_first_list_receives_every_object_once() {
-    let mut fixture = Fixture::new().await;
-    let informer = fixture.informer();
-    let page = crate::scripted::page(10, "p2", &[foo("a", 1)]);
-    fixture.foos().await.answer(&page);
-    let second = fixture.foos().await;
-    let changes = ChangeLog::default();
-    let _subscription = informer.subscribe(changes.handler());
-    second.answer(&list(10, &[foo("b", 2)]));
-    settle().await;
-    assert_eq!(changes.take(), ["added a@1 Replayed", "added b@2 Listed"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_dropped_subscription_receives_no_changes() {
-    let mut fixture = Fixture::new().await;
-    let informer = fixture.informer();
-    let (kept, dropped) = (ChangeLog::default(), ChangeLog::default());
-    let _kept = informer.subscribe(kept.handler());
-    let subscription = informer.subscribe(dropped.handler());
-    let watch = fixture.sync(&[]).await;
-    drop(subscription);
-    watch.event("ADDED", &foo("a", 11));
-    settle().await;
-    assert_eq!(kept.take(), ["added a@11 Watched"]);
-    assert!(dropped.take().is_empty());
-}
-
 /// Dropping a handler also drops the values that it captures, such as another subscription of the
 /// same informer.
 #[tokio::test(start_paused = true)]

@@ -19,7 +19,7 @@ use super::*;
 use crate::{
     Event, Sink, StatusReporter,
     readers::{ModelState, Reader},
-    scripted::{Call, Foo, Server, bad_foo, foo, foos, list, page, print, settle, status},
+    scripted::{Call, Foo, Server, foo, foos, list, page, print, settle, status},
     shared_watch::CrdSignal,
 };
 
@@ -115,10 +115,21 @@ impl Fixture {
     /// Starts a loop and completes its first list, with these objects at version 10.
     async fn listed(items: &[Value]) -> Self {
         let mut fixture = Self::new();
-        fixture.server.expect_list().await.answer(&list(10, items));
+        fixture.answer_list(&list(10, items)).await;
         settle().await;
         fixture.events();
         fixture
+    }
+
+    /// Responds to the next request, which must be a list.
+    async fn answer_list(&mut self, body: &Value) {
+        self.server.expect_list().await.answer(body);
+    }
+
+    /// Responds to the next request, which must be a list, with a 404 for the whole resource.
+    async fn answer_list_with_404(&mut self) {
+        let call = self.server.expect_list().await;
+        call.answer_text(404, "404 page not found\n");
     }
 
     /// Returns the events of the sink since the last call.

@@ -8,7 +8,6 @@
 mod indexes;
 mod properties;
 mod subscribers;
-mod undecodable;
 
 use expect_test::{Expect, expect};
 
@@ -144,100 +143,6 @@ fn a_relist_reports_only_differences() {
     );
 }
 
-#[test]
-fn an_aborted_list_deletes_nothing() {
-    check(
-        &[
-            "relisting",
-            "listed a@1",
-            "listed b@2",
-            "synced", //
-            "relisting",
-            "listed a@1", //
-            "relisting",
-            "listed b@2",
-            "listed a@1",
-            "synced",
-        ],
-        &expect![[r#"
-            relisting:
-            listed a@1: added a@1, Listed
-            listed b@2: added b@2, Listed
-            synced:
-            relisting:
-            listed a@1:
-            relisting:
-            listed b@2:
-            listed a@1:
-            synced:
-            holds ["a@1", "b@2"], undecodable [], synced true
-        "#]],
-    );
-}
-
-#[test]
-fn objects_of_an_aborted_list_are_deleted_if_the_next_lacks_them() {
-    check(
-        &["relisting", "listed a@1", "relisting", "listed b@2", "synced"],
-        &expect![[r#"
-            relisting:
-            listed a@1: added a@1, Listed
-            relisting:
-            listed b@2: added b@2, Listed
-            synced: deleted a@1 (last known), Listed
-            holds ["b@2"], undecodable [], synced true
-        "#]],
-    );
-}
-
-#[test]
-fn the_same_version_is_no_change() {
-    check(
-        &[
-            "relisting",
-            "listed a@1",
-            "synced",
-            "applied a@1",
-            "relisting",
-            "listed a@1",
-            "synced",
-        ],
-        &expect![[r#"
-            relisting:
-            listed a@1: added a@1, Listed
-            synced:
-            applied a@1:
-            relisting:
-            listed a@1:
-            synced:
-            holds ["a@1"], undecodable [], synced true
-        "#]],
-    );
-}
-
-#[test]
-fn an_object_that_was_recreated_unobserved_is_deleted_and_added() {
-    check(
-        &[
-            "relisting",
-            "listed a@1+x",
-            "synced",
-            "relisting",
-            "listed a@7+y",
-            "synced",
-        ],
-        &expect![[r#"
-            relisting:
-            listed a@1+x: added a@1, Listed
-            synced:
-            relisting:
-            listed a@7+y: deleted a@1 (last known), Relisted; added a@7, Relisted
-            synced:
-            holds ["a@7"], undecodable [], synced true
-        "#]],
-    );
-}
-
 /// Versions are compared only for equality, and two objects can have the same one.
 #[test]
 fn a_recreated_object_with_the_same_version_is_another_object() {
@@ -335,35 +240,6 @@ fn a_deletion_clears_undecodable_objects_and_marks_the_state_as_not_final() {
 }
 
 #[test]
-fn the_deletion_of_an_unknown_object_is_no_change() {
-    check(
-        &["relisting", "synced", "deleted a@1", "deleted-undecodable b"],
-        &expect![[r#"
-            relisting:
-            synced:
-            deleted a@1:
-            deleted-undecodable b:
-            holds [], undecodable [], synced true
-        "#]],
-    );
-}
-
-#[test]
-fn undecodable_objects_are_removed_if_a_relist_lacks_them() {
-    check(
-        &["relisting", "undecodable a", "synced", "relisting", "synced"],
-        &expect![[r#"
-            relisting:
-            undecodable a:
-            synced:
-            relisting:
-            synced:
-            holds [], undecodable [], synced true
-        "#]],
-    );
-}
-
-#[test]
 fn a_store_stays_synced_during_a_relist() {
     let mut store = Store::default();
     let mut synced = Vec::new();
@@ -372,4 +248,35 @@ fn a_store_stays_synced_during_a_relist() {
         synced.push(store.is_synced());
     }
     assert_eq!(synced, [false, false, true, true, true, true]);
+}
+
+#[test]
+fn an_undecodable_object_with_another_uid_deletes_the_previous_one() {
+    check(
+        &[
+            "relisting",
+            "listed a@1",
+            "listed b@1",
+            "synced",
+            "undecodable b+x", //
+            "relisting",
+            "undecodable a+y",
+            "undecodable b+x",
+            "synced",
+            "applied a@5+y",
+        ],
+        &expect![[r#"
+            relisting:
+            listed a@1: added a@1, Listed
+            listed b@1: added b@1, Listed
+            synced:
+            undecodable b+x:
+            relisting:
+            undecodable a+y: deleted a@1 (last known), Relisted
+            undecodable b+x:
+            synced:
+            applied a@5+y: added a@5, Watched
+            holds ["a@5", "b@1"], undecodable ["n/b"], synced true
+        "#]],
+    );
 }

@@ -1,9 +1,7 @@
 //! Tests of informers with a real kube-apiserver and etcd: they check the assumptions of the
 //! scripted tests, and behaviour that only real servers have.
 
-mod definitions;
 mod discovery;
-mod lists;
 mod outages;
 mod watches;
 
@@ -16,7 +14,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use parking_lot::Mutex;
-use portreeve_api::{Metadata, ObjectKey, Resource};
+use portreeve_api::{Metadata, Resource};
 use portreeve_client::{AlwaysOpen, Connection, Metrics, Outage, Settings};
 use portreeve_informer::{Change, Delta, Factory, Informer, InformerConfig, Projection, Watch};
 use portreeve_metrics::Registry;
@@ -33,8 +31,6 @@ const CONFIG_MAPS: Resource = Resource::namespaced("", "v1", "ConfigMap", "confi
 #[derive(Debug, Deserialize)]
 struct Note {
     metadata: Metadata,
-    #[serde(default)]
-    data: BTreeMap<String, String>,
 }
 
 impl Projection for Note {
@@ -43,18 +39,17 @@ impl Projection for Note {
     }
 }
 
-/// Returns a factory with its own connection, and the registry that counts its requests.
-fn factory(config: Config) -> Result<(Factory, Registry)> {
-    let registry = Registry::new();
+/// Returns a factory with its own connection.
+fn factory(config: Config) -> Result<Factory> {
     let settings = Settings {
         program: "portreeve/test".to_owned(),
         call_limit: Duration::from_secs(10),
         fence: Arc::new(AlwaysOpen),
-        metrics: Metrics::register(&registry)?,
+        metrics: Metrics::register(&Registry::new())?,
         outage: Outage::default(),
     };
     let client = Connection::from_config(config, settings)?.client("informer-test")?;
-    Ok((Factory::new(client, InformerConfig::default()), registry))
+    Ok(Factory::new(client, InformerConfig::default()))
 }
 
 /// Returns the watch on all ConfigMaps of a namespace.
@@ -111,14 +106,10 @@ impl ChangeLog {
         }
     }
 
-    fn lines(&self) -> Vec<String> {
-        self.0.lock().clone()
-    }
-
     /// Waits until the log has exactly these lines.
     async fn becomes(&self, expected: &[&str]) -> Result<()> {
         eventually(LIMIT, &format!("{expected:?}"), || async {
-            let lines = self.lines();
+            let lines = self.0.lock().clone();
             if lines == expected {
                 Ok(())
             } else {

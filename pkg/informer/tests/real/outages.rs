@@ -33,23 +33,6 @@ fn names(informer: &Informer<Note>) -> Vec<String> {
     names
 }
 
-#[tokio::test]
-async fn a_restart_of_the_apiserver_loses_nothing_and_deletes_nothing() -> Result<()> {
-    let plane = ControlPlane::pooled().await?;
-    let (factory, _) = factory(plane.config()?)?;
-    let (_informer, _subscription, changes) = informer(&factory, &plane.client()?).await?;
-    plane.apiserver().restart().await?;
-    let api: Api<ConfigMap> = Api::namespaced(plane.client()?, "default");
-    create(&api, "new", "1").await?;
-    set_text(&api, "kept", "2").await?;
-    delete(&api, "deleted").await?;
-    changes
-        .becomes(&["added new", "updated kept", "deleted deleted"])
-        .await?;
-    factory.stop().await;
-    Ok(())
-}
-
 /// The connection is cut during a watch. The apiserver still has the events of the outage.
 #[tokio::test]
 async fn a_cut_watch_resumes_with_the_missed_changes() -> Result<()> {
@@ -57,7 +40,7 @@ async fn a_cut_watch_resumes_with_the_missed_changes() -> Result<()> {
     let namespace = plane.namespace("cut").await?;
     let api = namespace.api::<ConfigMap>();
     let proxy = FaultProxy::start(plane).await?;
-    let (factory, _) = factory(proxy.config(plane.config()?))?;
+    let factory = factory(proxy.config(plane.config()?))?;
     let informer = factory.informer::<Note>(config_maps(namespace.name()));
     let changes = ChangeLog::default();
     let _subscription = informer.subscribe(changes.handler());
@@ -81,7 +64,7 @@ async fn a_cut_watch_resumes_with_the_missed_changes() -> Result<()> {
 async fn a_relist_reports_a_missed_deletion() -> Result<()> {
     let plane = ControlPlane::pooled().await?;
     let proxy = FaultProxy::start(&plane).await?;
-    let (factory, _) = factory(proxy.config(plane.config()?))?;
+    let factory = factory(proxy.config(plane.config()?))?;
     let (informer, _subscription, changes) = informer(&factory, &plane.client()?).await?;
     proxy.cut();
     let api: Api<ConfigMap> = Api::namespaced(plane.client()?, "default");
@@ -113,7 +96,7 @@ async fn a_list_whose_next_page_has_expired_is_requested_without_pages() -> Resu
     let second = proxy.fault(Matcher::later_pages(), Fault::DelayRequest(PAGE_DELAY), Repeat::Nth(1));
     proxy.fault(Matcher::lists(), Fault::LimitPageSize(1), Repeat::UntilHealed);
     let lists = proxy.count(Matcher::lists().resource("configmaps"));
-    let (factory, _) = factory(proxy.config(plane.config()?))?;
+    let factory = factory(proxy.config(plane.config()?))?;
     let informer = factory.informer::<Note>(config_maps("default"));
     second.wait_for_applied(1, LIMIT).await?;
     create(&api, "c", "1").await?;

@@ -389,22 +389,6 @@ async fn a_report_once_event_is_sent_once_per_subject() {
     assert_eq!(asked.lock().len(), 3);
 }
 
-#[tokio::test(start_paused = true)]
-async fn an_event_is_written_a_second_after_it_was_queued() {
-    let (doer, writer, asked) = applier(Vec::new());
-    let stop = Shutdown::new();
-    let writing = writer.run(stop.clone());
-    let working = async {
-        doer.run(&Plan::of(vec![event()])).await;
-        sleep(Duration::from_millis(999)).await;
-        assert!(asked.lock().is_empty());
-        sleep(Duration::from_millis(2)).await;
-        assert_eq!(asked.lock().len(), 1);
-        stop.request();
-    };
-    futures::future::join(writing, working).await;
-}
-
 #[tokio::test]
 async fn metrics_are_updated_only_after_all_previous_effects_succeed() {
     let (mut doer, _writer, _) = applier(vec![(201, json!({})), error_response(409, "AlreadyExists")]);

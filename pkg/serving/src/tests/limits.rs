@@ -11,6 +11,16 @@ fn slots(connections: usize) -> Limits {
     }
 }
 
+/// Starts a server that allows every path and has the route of a gate.
+fn start_with_gate(limits: Limits) -> (Gate, Running) {
+    let (gate, extra_routes) = Gate::new();
+    let endpoints = HttpEndpoints {
+        extra_routes,
+        ..endpoints()
+    };
+    (gate, Running::start(&allow_paths("/*"), limits, endpoints))
+}
+
 /// Waits until the server has closed this connection, and returns whether it sent no data.
 async fn closed(stream: &mut (impl AsyncReadExt + Unpin)) -> bool {
     let mut received = Vec::new();
@@ -38,28 +48,22 @@ async fn client_without_a_handshake_does_not_block_others() {
 
 #[tokio::test]
 async fn handshake_has_a_time_limit() {
-    let running = Running::start(
-        &Args::default(),
-        Limits {
-            handshake: SHORT,
-            ..Limits::default()
-        },
-        endpoints(),
-    );
+    let limits = Limits {
+        handshake: SHORT,
+        ..Limits::default()
+    };
+    let running = Running::start(&Args::default(), limits, endpoints());
     let mut silent = soon(TcpStream::connect(running.address)).await.unwrap();
     assert!(closed(&mut silent).await);
 }
 
 #[tokio::test]
 async fn request_head_has_a_time_limit() {
-    let running = Running::start(
-        &Args::default(),
-        Limits {
-            headers: SHORT,
-            ..Limits::default()
-        },
-        endpoints(),
-    );
+    let limits = Limits {
+        headers: SHORT,
+        ..Limits::default()
+    };
+    let running = Running::start(&Args::default(), limits, endpoints());
     let mut slow = running.connect().await;
     soon(slow.write_all(b"GET /livez HTTP/1.1\r\nHo")).await.unwrap();
     assert!(closed(&mut slow).await);
@@ -67,19 +71,11 @@ async fn request_head_has_a_time_limit() {
 
 #[tokio::test]
 async fn response_has_a_time_limit() {
-    let (mut gate, extra_routes) = Gate::new();
     let limits = Limits {
         request: SHORT,
         ..Limits::default()
     };
-    let running = Running::start(
-        &allow_paths("/wait"),
-        limits,
-        HttpEndpoints {
-            extra_routes,
-            ..endpoints()
-        },
-    );
+    let (mut gate, running) = start_with_gate(limits);
     let reply = running.get("/wait").await;
     soon(gate.started.recv()).await.unwrap();
     assert_eq!(reply.show(), "504 The request took too long\n");
@@ -105,15 +101,7 @@ async fn longest_unused_connection_is_evicted() {
 
 #[tokio::test]
 async fn active_request_keeps_its_slot_while_others_wait() {
-    let (mut gate, extra_routes) = Gate::new();
-    let mut running = Running::start(
-        &allow_paths("/*"),
-        slots(2),
-        HttpEndpoints {
-            extra_routes,
-            ..endpoints()
-        },
-    );
+    let (mut gate, mut running) = start_with_gate(slots(2));
     let first = send_wait_request(&running).await;
     let second = send_wait_request(&running).await;
     for _ in 0..2 {
@@ -134,20 +122,12 @@ async fn active_request_keeps_its_slot_while_others_wait() {
 
 #[tokio::test]
 async fn open_connections_never_exceed_the_slots() {
-    let (mut gate, extra_routes) = Gate::new();
     // With a long grace period, no connection is evicted on a slow machine.
     let limits = Limits {
         eviction_grace: Duration::from_mins(1),
         ..slots(2)
     };
-    let running = Running::start(
-        &allow_paths("/wait"),
-        limits,
-        HttpEndpoints {
-            extra_routes,
-            ..endpoints()
-        },
-    );
+    let (mut gate, running) = start_with_gate(limits);
     let clients = async {
         tokio::join!(
             running.get("/wait"),
@@ -175,19 +155,11 @@ async fn open_connections_never_exceed_the_slots() {
 
 #[tokio::test]
 async fn stopping_finishes_active_requests_and_accepts_no_more() {
-    let (mut gate, extra_routes) = Gate::new();
     let limits = Limits {
         first_request: Duration::ZERO,
         ..Limits::default()
     };
-    let mut running = Running::start(
-        &allow_paths("/*"),
-        limits,
-        HttpEndpoints {
-            extra_routes,
-            ..endpoints()
-        },
-    );
+    let (mut gate, mut running) = start_with_gate(limits);
     let waiting = send_wait_request(&running).await;
     let mut unused = running.connect().await;
     let mut silent = soon(TcpStream::connect(running.address)).await.unwrap();
@@ -230,19 +202,11 @@ async fn stopping_waits_for_the_first_request_of_new_connections() {
 
 #[tokio::test]
 async fn stopping_respects_the_drain_limit() {
-    let (mut gate, extra_routes) = Gate::new();
     let limits = Limits {
         drain: SHORT,
         ..Limits::default()
     };
-    let mut running = Running::start(
-        &allow_paths("/*"),
-        limits,
-        HttpEndpoints {
-            extra_routes,
-            ..endpoints()
-        },
-    );
+    let (mut gate, mut running) = start_with_gate(limits);
     let mut waiting = send_wait_request(&running).await;
     soon(gate.started.recv()).await.unwrap();
     running.stop.cancel();

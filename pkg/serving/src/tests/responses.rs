@@ -2,12 +2,10 @@
 
 use std::error::Error as _;
 use std::net::{Ipv4Addr, TcpListener};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use expect_test::{Expect, expect};
 
 use super::*;
-use crate::{CertificateError, PairError};
 
 async fn check(running: &Running, path: &str, expected: &Expect) {
     expected.assert_eq(&running.get(path).await.show());
@@ -33,30 +31,7 @@ async fn health_endpoints_respond_like_kubernetes() {
     "]],
     )
     .await;
-    check(
-        &running,
-        "/readyz",
-        &expect![[r"
-        500 [+]ping ok
-        [-]informer/foos failed: forbidden
-        [+]crd ok: missing
-        readyz check failed
-    "]],
-    )
-    .await;
     check(&running, "/readyz?exclude=informer%2Ffoos", &expect!["200 ok"]).await;
-    check(
-        &running,
-        "/readyz?verbose&exclude=informer/foos&exclude=x",
-        &expect![[r#"
-            200 [+]ping ok
-            [+]informer/foos excluded: ok
-            [+]crd ok: missing
-            warn: some health checks cannot be excluded: no matches for "x"
-            readyz check passed
-        "#]],
-    )
-    .await;
     check(
         &running,
         "/readyz/informer/foos",
@@ -69,21 +44,6 @@ async fn health_endpoints_respond_like_kubernetes() {
     check(&running, "/readyz/informer", &expect!["404 "]).await;
     check(&running, "/readyz/", &expect!["404 "]).await;
     check(&running, "/nothing", &expect!["404 "]).await;
-}
-
-#[tokio::test]
-async fn checks_are_evaluated_for_each_request() {
-    let ready = Arc::new(AtomicBool::new(false));
-    let mut endpoints = endpoints();
-    let is_ready = Arc::clone(&ready);
-    endpoints.health.readyz = Arc::new(move || {
-        let not_yet = (!is_ready.load(Ordering::Relaxed)).then(|| Check::failed("informers", "not synced"));
-        not_yet.into_iter().collect()
-    });
-    let running = Running::with(endpoints);
-    assert_eq!(running.get("/readyz").await.status(), "500");
-    ready.store(true, Ordering::Relaxed);
-    assert_eq!(running.get("/readyz").await.status(), "200");
 }
 
 #[tokio::test]
@@ -194,50 +154,6 @@ async fn panic_in_a_handler_closes_only_its_connection() {
     assert_eq!(running.get("/livez").await.status(), "200");
 }
 
-#[tokio::test]
-async fn certificate_from_the_files_is_served() {
-    let folder = tempfile::tempdir().unwrap();
-    let generated = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let (certificate, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
-    std::fs::write(&certificate, generated.cert.pem()).unwrap();
-    std::fs::write(&key, generated.signing_key.serialize_pem()).unwrap();
-    let files = Args {
-        tls_cert_file: Some(certificate),
-        tls_private_key_file: Some(key),
-        ..Args::default()
-    };
-    let running = Running::start(&files, Limits::default(), endpoints());
-    let stream = running.connect().await;
-    assert_eq!(
-        stream.get_ref().1.peer_certificates().unwrap()[0],
-        *generated.cert.der()
-    );
-}
-
-fn bind_error(args: &Args) -> Error {
-    Server::bind(args).expect_err("bind must fail")
-}
-
-#[test]
-fn key_of_another_certificate_fails_the_start() {
-    let folder = tempfile::tempdir().unwrap();
-    let [one, other] = [(); 2].map(|()| rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap());
-    let (certificate, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
-    std::fs::write(&certificate, one.cert.pem()).unwrap();
-    std::fs::write(&key, other.signing_key.serialize_pem()).unwrap();
-    let args = Args {
-        // The certificate is checked before anything is bound.
-        bind_address: Ipv4Addr::LOCALHOST.into(),
-        tls_cert_file: Some(certificate),
-        tls_private_key_file: Some(key),
-        ..Args::default()
-    };
-    assert!(matches!(
-        bind_error(&args),
-        Error::Certificate(CertificateError::Pair(PairError::KeyMismatch { .. }))
-    ));
-}
-
 #[test]
 fn port_in_use_fails_the_start() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -247,7 +163,7 @@ fn port_in_use_fails_the_start() {
         bind_address: Ipv4Addr::LOCALHOST.into(),
         ..Args::default()
     };
-    let error = bind_error(&args);
+    let error = Server::bind(&args).expect_err("bind must fail");
     expect!["failed to listen on 127.0.0.1:PORT: choose a free port with --secure-port (0 disables the listener) and an address of this machine with --bind-address"].assert_eq(&error.to_string().replace(&port.to_string(), "PORT"));
     assert!(error.source().unwrap().to_string().contains("in use"), "{error:?}");
 }
@@ -262,24 +178,4 @@ fn port_zero_binds_nothing() {
         .unwrap()
         .is_none()
     );
-}
-
-#[test]
-fn free_port_is_bound_immediately() {
-    let bound = (0..10).find_map(|_| {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
-        let args = Args {
-            secure_port: port,
-            bind_address: Ipv4Addr::LOCALHOST.into(),
-            ..Args::default()
-        };
-        // Another process may have taken the port in the meantime.
-        Server::bind(&args).ok().flatten()
-    });
-    let bound = bound.unwrap();
-    assert!(std::net::TcpStream::connect(bound.local_addr()).is_ok());
 }

@@ -1,4 +1,4 @@
-//! Tests of the namespaces, clients and kubeconfigs that a shared control plane provides.
+//! Tests of the clients and kubeconfigs that a shared control plane provides.
 
 use std::process::Command;
 
@@ -9,13 +9,6 @@ use kube::api::{ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use portreeve_testing::ControlPlane;
-use serde_json::{from_value, json};
-
-fn config_map(name: &str) -> Result<ConfigMap> {
-    Ok(from_value(
-        json!({"metadata": {"name": name}, "data": {"key": "value"}}),
-    )?)
-}
 
 fn read_config_maps() -> Vec<PolicyRule> {
     let of = |value: &str| vec![value.to_owned()];
@@ -28,51 +21,7 @@ fn read_config_maps() -> Vec<PolicyRule> {
 }
 
 #[tokio::test]
-async fn namespaces_with_the_same_prefix_are_separate() -> Result<()> {
-    let plane = ControlPlane::shared().await;
-    let (one, other) = (plane.namespace("apart").await?, plane.namespace("apart").await?);
-    ensure!(one.name() != other.name(), "both are named {}", one.name());
-    ensure!(one.name().starts_with("apart-"), "{} lacks its prefix", one.name());
-    one.api::<ConfigMap>()
-        .create(&PostParams::default(), &config_map("here")?)
-        .await?;
-    ensure!(other.api::<ConfigMap>().get_opt("here").await?.is_none());
-    Ok(())
-}
-
-#[tokio::test]
-async fn the_default_namespace_exists_at_once() -> Result<()> {
-    let client = ControlPlane::shared().await.client()?;
-    let config_maps: Api<ConfigMap> = Api::default_namespaced(client);
-    config_maps
-        .create(&PostParams::default(), &config_map("in-default")?)
-        .await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_service_account_has_exactly_its_rules() -> Result<()> {
-    let plane = ControlPlane::shared().await;
-    let namespace = plane.namespace("rights").await?;
-    let client = plane
-        .service_account_client(namespace.name(), "reader", read_config_maps())
-        .await?;
-    let config_maps: Api<ConfigMap> = Api::all(client.clone());
-    config_maps
-        .list(&ListParams::default())
-        .await
-        .context("the rules of the account allow this request")?;
-    let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace.name());
-    ensure!(is_forbidden(
-        config_maps.create(&PostParams::default(), &config_map("mine")?).await
-    ));
-    let secrets: Api<Secret> = Api::namespaced(client, namespace.name());
-    ensure!(is_forbidden(secrets.list(&ListParams::default()).await));
-    Ok(())
-}
-
-#[tokio::test]
-async fn kubeconfigs_on_disk_grant_the_rights_of_their_users() -> Result<()> {
+async fn clients_and_kubeconfigs_have_exactly_the_rights_of_their_users() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let namespace = plane.namespace("kubeconfig").await?;
     let admin = client_of(plane.kubeconfig()).await?;
@@ -81,20 +30,25 @@ async fn kubeconfigs_on_disk_grant_the_rights_of_their_users() -> Result<()> {
         .await
         .context("an administrator may list secrets")?;
     // The second grant changes nothing.
-    plane
+    let client = plane
         .service_account_client(namespace.name(), "reader", read_config_maps())
         .await?;
     let path = plane
         .service_account_kubeconfig(namespace.name(), "reader", read_config_maps())
         .await?;
-    let reader = client_of(&path).await?;
-    Api::<ConfigMap>::all(reader.clone())
-        .list(&ListParams::default())
-        .await
-        .context("the rules of the account allow this request")?;
-    ensure!(is_forbidden(
-        Api::<Secret>::all(reader).list(&ListParams::default()).await
-    ));
+    for reader in [client, client_of(&path).await?] {
+        let config_maps: Api<ConfigMap> = Api::namespaced(reader.clone(), namespace.name());
+        config_maps
+            .list(&ListParams::default())
+            .await
+            .context("the rules of the account allow this request")?;
+        ensure!(is_forbidden(
+            config_maps.create(&PostParams::default(), &ConfigMap::default()).await
+        ));
+        ensure!(is_forbidden(
+            Api::<Secret>::all(reader).list(&ListParams::default()).await
+        ));
+    }
     Ok(())
 }
 

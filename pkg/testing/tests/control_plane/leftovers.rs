@@ -126,11 +126,7 @@ async fn a_program_that_is_killed_from_outside_leaves_no_watchdog() -> Result<()
     let folder = tempfile::tempdir()?;
     let log = folder.path().join("log");
     let process = Process::spawn("sleep", Path::new("sleep"), ["1000"], &[], &log)?;
-    let pid = i32::try_from(process.pid())
-        .ok()
-        .and_then(Pid::from_raw)
-        .context("the pid is not valid")?;
-    kill_process(pid, Signal::KILL)?;
+    process.signal(Signal::KILL)?;
     process.wait(LIMIT).await?;
     eventually(LIMIT, "the process group to disappear", || async {
         (!is_alive(process.pid())).then_some(())

@@ -1,10 +1,8 @@
 //! Tests of the harness with the real servers, which `make control-plane` builds.
 
 mod access;
-mod canned;
 mod faults;
 mod leftovers;
 mod pool;
 mod process;
 mod proxy;
-mod servers;

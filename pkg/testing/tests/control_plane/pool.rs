@@ -11,10 +11,8 @@ use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, PostParams};
 use kube::{Api, Client};
-use portreeve_testing::{Builder, ControlPlane, PooledPlane, eventually};
+use portreeve_testing::{Builder, ControlPlane, LIMIT, PooledPlane, eventually};
 use serde_json::{Value, from_value, json};
-
-use super::servers::LIMIT;
 
 /// Options that no other test has, so that no other test takes the plane in between.
 fn options(number: u32) -> Builder {

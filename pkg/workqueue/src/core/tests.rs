@@ -58,13 +58,10 @@ impl Script {
                 Some(Done { ran, wake }) => format!("ran={} {wake:?}", ran.as_millis()),
                 None => "not running".to_owned(),
             },
-            ["resync", key] => format!("{:?}", self.core.resync(key.into(), now)),
-            ["held"] => self.core.observe(now).held.to_string(),
             ["charge", key, writes] => {
                 self.core.charge(&key.to_owned(), writes.parse().unwrap(), now);
                 String::new()
             }
-            ["reschedule_now"] => format!("{:?}", self.core.reschedule_now(now)),
             ["end_outage", spread] => {
                 let spread = Duration::from_millis(spread.parse().unwrap());
                 format!("{:?}", self.core.end_outage(|| spread, now))
@@ -130,50 +127,6 @@ fn check_with(budget: RetryBudget, script: &str) {
 }
 
 #[test]
-fn an_empty_queue_is_idle() {
-    check("0 take -> Idle");
-}
-
-#[test]
-fn keys_are_taken_in_the_order_they_were_added() {
-    check(
-        "0 add a urgent -> One
-         0 add b urgent -> One
-         0 add c urgent -> One
-         5 take -> a Urgent failures=0 waited=5
-         5 take -> b Urgent failures=0 waited=5
-         6 take -> c Urgent failures=0 waited=6
-         6 take -> Idle",
-    );
-}
-
-#[test]
-fn adding_a_ready_key_again_keeps_its_place() {
-    check(
-        "0 add a urgent
-         0 add b urgent
-         1 add a urgent -> Nobody
-         1 add a routine -> Nobody
-         1 add a urgent 50 -> Nobody
-         2 take -> a Urgent failures=0 waited=2
-         2 take -> b Urgent failures=0 waited=2
-         2 take -> Idle",
-    );
-}
-
-#[test]
-fn a_running_key_is_not_handed_out_again() {
-    check(
-        "0 add a urgent
-         0 take
-         1 add a urgent -> Nobody
-         1 take -> Idle
-         2 add a urgent 5
-         9 take -> Idle",
-    );
-}
-
-#[test]
 fn adds_while_running_are_redelivered_once() {
     check(
         "0 add a urgent
@@ -185,54 +138,6 @@ fn adds_while_running_are_redelivered_once() {
          5 done a forget -> ran=0 Nobody
          5 take -> Idle
          5 keys -> 0",
-    );
-}
-
-#[test]
-fn redelivery_appends_the_key_to_its_lane() {
-    check(
-        "0 add a urgent
-         0 take
-         1 add a routine
-         2 add b routine
-         3 add c urgent
-         4 done a forget
-         4 take -> c Urgent failures=0 waited=1
-         4 take -> b Routine failures=0 waited=2
-         4 take -> a Routine failures=0 waited=3",
-    );
-}
-
-#[test]
-fn urgent_keys_are_taken_before_routine_ones() {
-    check(
-        "0 add a routine
-         0 add b urgent
-         0 take -> b Urgent failures=0 waited=0
-         0 take -> a Routine failures=0 waited=0",
-    );
-}
-
-#[test]
-fn an_urgent_add_moves_a_routine_key_to_the_urgent_lane() {
-    check(
-        "0 add a routine
-         0 add b routine
-         0 add c urgent
-         1 add b urgent -> Nobody
-         1 take -> c Urgent failures=0 waited=1
-         1 take -> b Urgent failures=0 waited=1
-         1 take -> a Routine failures=0 waited=1
-         1 take -> Idle",
-    );
-}
-
-#[test]
-fn an_urgent_add_makes_a_delayed_routine_key_urgent_at_its_time() {
-    check(
-        "0 add a routine 9
-         0 add a urgent 20 -> Nobody
-         9 take -> a Urgent failures=0 waited=0",
     );
 }
 
@@ -252,18 +157,6 @@ fn every_eighth_take_is_from_the_routine_lane() {
         .collect();
     let routine: Vec<(usize, i32)> = taken.into_iter().enumerate().filter(|(_, key)| *key >= 100).collect();
     assert_eq!(routine, [(7, 100), (15, 101), (23, 102)]);
-}
-
-#[test]
-fn urgent_takes_before_a_routine_add_do_not_count_as_passed_over() {
-    let adds = (0..20)
-        .map(|n| format!("0 add u{n} urgent"))
-        .collect::<Vec<_>>()
-        .join("\n");
-    let takes = "\n0 take".repeat(10);
-    check(&format!(
-        "{adds}{takes}\n0 add a routine\n0 take -> u10 Urgent failures=0 waited=0"
-    ));
 }
 
 #[test]

@@ -232,7 +232,7 @@ impl Simulation {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
     fn no_key_is_lost_invented_or_late(steps in steps()) {

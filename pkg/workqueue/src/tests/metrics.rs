@@ -215,13 +215,3 @@ async fn a_dropped_queue_loses_its_gauges_and_keeps_its_counters() {
     assert!(scrape(&registry, "depth").is_empty());
     assert_eq!(scrape(&registry, "adds"), [r#"workqueue_adds_total{name="jobs"} 1"#]);
 }
-
-#[test]
-fn metrics_can_be_registered_only_once() {
-    let registry = Registry::new();
-    Metrics::register(&registry).unwrap();
-    assert!(matches!(
-        Metrics::register(&registry),
-        Err(prometheus::Error::AlreadyReg)
-    ));
-}

@@ -104,10 +104,3 @@ async fn open_watch_is_counted_but_its_duration_is_not_measured() {
         assert!(!observed, "{name}: {lines:#?}");
     }
 }
-
-#[tokio::test]
-async fn metrics_cannot_be_registered_twice_in_one_registry() {
-    let registry = Registry::new();
-    assert!(Metrics::register(&registry).is_ok());
-    assert!(Metrics::register(&registry).is_err());
-}

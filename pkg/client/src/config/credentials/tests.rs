@@ -1,13 +1,12 @@
 //! Tests of reloads, with a server that answers every request alike.
 
-use portreeve_testing::Authority;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
 };
 
 use super::*;
-use crate::config::tests::{TOKEN, kubeconfig, open, parse, path};
+use crate::config::tests::{kubeconfig, open, parse, path};
 
 /// A connection to a server on this machine.
 struct Reloading {
@@ -129,27 +128,6 @@ async fn a_connection_without_credentials_needs_none_after_a_change() {
     reloading.change("{username: nobody}");
     let (result, _) = reloading.poll("200 OK").await;
     assert!(matches!(result, Ok(true)), "{result:?}");
-}
-
-#[tokio::test]
-async fn errors_of_a_reload_do_not_quote_a_line_of_a_ca_file() {
-    let authority = tempfile::NamedTempFile::new().unwrap();
-    fs::write(authority.path(), Authority::new().unwrap().pem()).unwrap();
-    let cluster = format!("{{server: 'https://a:1', certificate-authority: {}}}", path(&authority));
-    let file = kubeconfig(&cluster, "{token: a}");
-    let connection = open(&["--kubeconfig", path(&file)]).await.unwrap();
-    let broken = format!("-----BEGIN PRIVATE KEY-----\n{TOKEN}\n\nMTIz\n-----END PRIVATE KEY-----\n");
-    fs::write(authority.path(), broken).unwrap();
-    let current = connection.credentials.clone().unwrap();
-    let Err(error) = connection.reload_if_changed(&current, "test").await else {
-        panic!("the CA was accepted");
-    };
-    let (text, debug) = (error_chain(&error), format!("{error:?}"));
-    assert!(
-        text.contains(&format!("CA certificates in {}:", path(&authority))),
-        "{text}"
-    );
-    assert!(!text.contains(TOKEN) && !debug.contains(TOKEN), "{text} {debug}");
 }
 
 /// The kubeconfig changes between the two reads of a load, and then names other files.

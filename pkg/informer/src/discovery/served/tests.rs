@@ -166,19 +166,6 @@ fn a_missing_version_is_removed_unless_its_api_service_exists() {
 }
 
 #[test]
-fn an_aggregated_version_that_was_never_discovered_has_failed() {
-    let pods = response(&[("v1", Some(&[("Pod", COLLECTABLE)]))]);
-    let aggregated = BTreeMap::from([("v1.new".into(), false), ("v1.".into(), false)]);
-    let served = ServedResources::default().updated_by(&[&pods], &aggregated);
-    assert!(served.failed().eq(["new/v1"]));
-    let all = response(&[("v1", Some(&[("Pod", COLLECTABLE)])), ("new/v1", Some(&[]))]);
-    let read = served.updated_by(&[&all], &aggregated);
-    assert_eq!(read.failed().count(), 0);
-    assert!(read.updated_by(&[&pods], &aggregated).failed().eq(["new/v1"]));
-    assert_eq!(served.updated_by(&[&pods], &services(&[])).failed().count(), 0);
-}
-
-#[test]
 fn a_failed_version_may_hide_what_it_served_and_anything_if_it_was_never_discovered() {
     let node = |group: &str| {
         let mut node = resource(group, "Node");

@@ -1,4 +1,4 @@
-//! Tests that a panic of a handler or an index function does not affect other handlers.
+//! Tests that a panic of a handler does not affect other handlers.
 
 use super::*;
 
@@ -65,25 +65,4 @@ async fn a_handler_that_panics_in_a_resync_receives_later_changes() {
     watch.event("MODIFIED", &foo("a", 3));
     settle().await;
     assert_eq!(changes.take(), ["updated a@3 Watched"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_panic_of_an_index_function_only_causes_a_relist() {
-    let mut fixture = Fixture::new().await;
-    let informer = fixture.informer();
-    let panics = Arc::new(AtomicBool::new(false));
-    let panics_once = Arc::clone(&panics);
-    let index = informer.index("panicking", move |object: &Foo| {
-        assert!(!panics_once.swap(false, Ordering::Relaxed), "the test makes this panic");
-        indexes::by_namespace(object)
-    });
-    let changes = ChangeLog::default();
-    let _subscription = informer.subscribe(changes.handler());
-    let watch = fixture.sync(&[foo("a", 1)]).await;
-    changes.take();
-    panics.store(true, Ordering::Relaxed);
-    watch.event("MODIFIED", &foo("a", 11));
-    let _watch = fixture.sync(&[foo("a", 11)]).await;
-    assert_eq!(changes.take(), ["updated a@11 Relisted"]);
-    assert_eq!(index.get("n").len(), 1);
 }

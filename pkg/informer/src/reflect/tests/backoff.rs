@@ -31,7 +31,7 @@ async fn a_good_watch_resets_the_backoff() {
     for _ in 0..6 {
         fixture.server.call().await.refuse();
     }
-    fixture.server.expect_list().await.answer(&list(10, &[]));
+    fixture.answer_list(&list(10, &[])).await;
     let watch = fixture.server.expect_watch(10).await.watch();
     tokio::time::sleep(Duration::from_secs(10)).await;
     let then = Instant::now();
@@ -98,37 +98,6 @@ async fn a_watch_that_ends_at_once_without_an_error_backs_off() {
     );
 }
 
-/// A load balancer with a short time limit ends watches like this.
-#[tokio::test(start_paused = true)]
-async fn short_watches_that_end_without_an_error_are_no_failures() {
-    let mut fixture = Fixture::listed(&[]).await;
-    for _ in 0..10 {
-        let call = fixture.server.expect_watch(10).await;
-        let begun = call.at;
-        let watch = call.watch();
-        settle().await;
-        assert!(fixture.reporter.status().last_contact >= Some(begun));
-        tokio::time::sleep(Duration::from_secs(5)).await;
-        watch.end();
-    }
-    fixture.server.expect_watch(10).await;
-    assert_eq!(fixture.failure(), None);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_short_watch_with_a_line_is_no_failure() {
-    let mut fixture = Fixture::listed(&[]).await;
-    let then = Instant::now();
-    for version in 10..20 {
-        let watch = fixture.server.expect_watch(version).await.watch();
-        watch.bookmark(version + 1);
-        watch.end();
-    }
-    let call = fixture.server.expect_watch(20).await;
-    assert_eq!(call.at, then);
-    assert_eq!(fixture.failure(), None);
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_version_that_expires_right_after_its_list_backs_off() {
     let mut fixture = Fixture::listed(&[]).await;
@@ -166,11 +135,7 @@ async fn lists_and_watches_obey_retry_after() {
 async fn a_wake_lists_an_unserved_resource_at_once() {
     let mut fixture = Fixture::new();
     for _ in 0..8 {
-        fixture
-            .server
-            .expect_list()
-            .await
-            .answer_text(404, "404 page not found\n");
+        fixture.answer_list_with_404().await;
     }
     settle().await;
     let failure = fixture.reporter.status().failure.unwrap();
@@ -190,7 +155,7 @@ async fn a_wake_lists_an_unserved_resource_at_once() {
 async fn the_report_shows_the_last_contact() {
     let mut fixture = Fixture::new();
     assert_eq!(fixture.reporter.status().last_contact, None);
-    fixture.server.expect_list().await.answer(&list(10, &[]));
+    fixture.answer_list(&list(10, &[])).await;
     let watch = fixture.server.expect_watch(10).await.watch();
     tokio::time::sleep(Duration::from_mins(1)).await;
     watch.bookmark(11);

@@ -30,7 +30,7 @@ async fn the_first_list_is_consistent_and_paged() {
 async fn an_empty_list_may_have_null_items() {
     let mut fixture = Fixture::new();
     let empty = json!({"kind": "FooList", "metadata": {"resourceVersion": "10"}, "items": null});
-    fixture.server.expect_list().await.answer(&empty);
+    fixture.answer_list(&empty).await;
     fixture.server.expect_watch(10).await;
     assert_eq!(fixture.events(), ["relisting", "synced"]);
 }
@@ -38,16 +38,8 @@ async fn an_empty_list_may_have_null_items() {
 #[tokio::test(start_paused = true)]
 async fn a_failed_page_is_retried_and_earlier_pages_are_kept() {
     let mut fixture = Fixture::new();
-    fixture
-        .server
-        .expect_list()
-        .await
-        .answer(&page(10, "p2", &[foo("a", 1)]));
-    fixture
-        .server
-        .expect_list()
-        .await
-        .answer(&page(10, "p3", &[foo("b", 2)]));
+    fixture.answer_list(&page(10, "p2", &[foo("a", 1)])).await;
+    fixture.answer_list(&page(10, "p3", &[foo("b", 2)])).await;
     let call = fixture.server.expect_list().await;
     let then = call.at;
     call.answer(&status(500, "InternalError"));
@@ -74,11 +66,7 @@ async fn a_failed_page_is_retried_and_earlier_pages_are_kept() {
 #[tokio::test(start_paused = true)]
 async fn a_page_that_keeps_failing_restarts_the_list() {
     let mut fixture = Fixture::new();
-    fixture
-        .server
-        .expect_list()
-        .await
-        .answer(&page(10, "p2", &[foo("a", 1)]));
+    fixture.answer_list(&page(10, "p2", &[foo("a", 1)])).await;
     for _ in 0..5 {
         let call = fixture.server.expect_list().await;
         assert_eq!(call.query["continue"], "p2");
@@ -91,12 +79,8 @@ async fn a_page_that_keeps_failing_restarts_the_list() {
 #[tokio::test(start_paused = true)]
 async fn a_rejected_page_restarts_the_list() {
     let mut fixture = Fixture::new();
-    fixture
-        .server
-        .expect_list()
-        .await
-        .answer(&page(10, "p2", &[foo("a", 1)]));
-    fixture.server.expect_list().await.answer(&status(400, "BadRequest"));
+    fixture.answer_list(&page(10, "p2", &[foo("a", 1)])).await;
+    fixture.answer_list(&status(400, "BadRequest")).await;
     let call = fixture.server.expect_list().await;
     assert!(!call.query.contains_key("continue"), "{call:?}");
 }
@@ -105,11 +89,11 @@ async fn a_rejected_page_restarts_the_list() {
 async fn first_pages_after_a_failed_list_do_not_count_as_contact() {
     let mut fixture = Fixture::new();
     let first = page(10, "p2", &[foo("a", 1)]);
-    fixture.server.expect_list().await.answer(&first);
-    fixture.server.expect_list().await.answer(&status(400, "BadRequest"));
+    fixture.answer_list(&first).await;
+    fixture.answer_list(&status(400, "BadRequest")).await;
     settle().await;
     let contact = fixture.reporter.status().last_contact;
-    fixture.server.expect_list().await.answer(&first);
+    fixture.answer_list(&first).await;
     let second = fixture.server.expect_list().await;
     assert_eq!(fixture.reporter.status().last_contact, contact);
     assert!(fixture.failure().is_some());
@@ -122,12 +106,8 @@ async fn first_pages_after_a_failed_list_do_not_count_as_contact() {
 #[tokio::test(start_paused = true)]
 async fn an_unpaged_list_is_tried_once() {
     let mut fixture = Fixture::new();
-    fixture
-        .server
-        .expect_list()
-        .await
-        .answer(&page(10, "p2", &[foo("a", 1)]));
-    fixture.server.expect_list().await.answer(&status(410, "Expired"));
+    fixture.answer_list(&page(10, "p2", &[foo("a", 1)])).await;
+    fixture.answer_list(&status(410, "Expired")).await;
     let call = fixture.server.expect_list().await;
     assert!(!call.query.contains_key("limit"), "{call:?}");
     call.answer(&status(504, "Timeout"));
@@ -138,11 +118,7 @@ async fn an_unpaged_list_is_tried_once() {
 #[tokio::test(start_paused = true)]
 async fn an_expired_continue_token_restarts_the_list_at_once_without_pages() {
     let mut fixture = Fixture::new();
-    fixture
-        .server
-        .expect_list()
-        .await
-        .answer(&page(10, "p2", &[foo("a", 1)]));
+    fixture.answer_list(&page(10, "p2", &[foo("a", 1)])).await;
     let call = fixture.server.expect_list().await;
     let then = call.at;
     call.answer(&status(410, "Expired"));
@@ -168,16 +144,6 @@ async fn an_expired_continue_token_restarts_the_list_at_once_without_pages() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bad_object_in_a_list_is_reported_without_its_value_and_the_others_are_listed() {
-    let mut fixture = Fixture::new();
-    let items = [foo("a", 1), bad_foo("b", 2), foo("c", 3)];
-    fixture.server.expect_list().await.answer(&list(10, &items));
-    fixture.server.expect_watch(10).await;
-    let error = "undecodable n/b: spec.replicas: invalid type, expected i32";
-    assert_eq!(fixture.events()[2..], [error, "listed c@3", "synced"]);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_response_that_is_no_list_backs_off() {
     let mut fixture = Fixture::new();
     fixture
@@ -192,46 +158,6 @@ async fn a_response_that_is_no_list_backs_off() {
         "{failure}"
     );
     assert!(!failure.contains("hunter2"), "{failure}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn metadata_only_requests_use_the_media_type() {
-    struct Names;
-    impl Sink for Names {
-        type Object = crate::MetadataOnly;
-        fn apply(&mut self, _: Event<crate::MetadataOnly>) {}
-    }
-    let (client, mut server) = Server::start();
-    let reflector_config = ReflectorConfig {
-        client,
-        watch: foos(),
-        page_size: 2,
-        idle_timeout: Duration::from_secs(90),
-        reporter: StatusReporter::default(),
-        crd_signal: CrdSignal::default(),
-        versions: Arc::default(),
-        terms: tokio::sync::watch::channel(0).1,
-        version_decreases: tokio::sync::watch::Sender::new(0),
-        loops: Arc::default(),
-        outage: Outage::default(),
-    };
-    let mut tasks = JoinSet::new();
-    let readers = Arc::<Readers>::default();
-    readers.attach(Reader::optional(Names));
-    tasks.spawn(reflect(reflector_config, readers));
-    let media_type = |kind: &str| {
-        Some(format!(
-            "application/json;as={kind};g=meta.k8s.io;v=v1,application/json"
-        ))
-    };
-    let call = server.expect_list().await;
-    assert_eq!(call.accept, media_type("PartialObjectMetadataList"));
-    call.answer(&list(10, &[]));
-    // A watch needs the media type of a single object; with that of a list it would fail.
-    assert_eq!(
-        server.expect_watch(10).await.accept,
-        media_type("PartialObjectMetadata")
-    );
 }
 
 #[tokio::test(start_paused = true)]

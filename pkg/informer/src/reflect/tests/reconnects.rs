@@ -42,13 +42,13 @@ async fn watches_that_resume_are_counted_by_the_end_of_the_last_one() {
 async fn lists_after_the_first_are_counted_by_reason() {
     let mut fixture = Fixture::new();
     fixture.server.expect_list().await.refuse();
-    fixture.server.expect_list().await.answer(&list(10, &[]));
+    fixture.answer_list(&list(10, &[])).await;
     let watch = fixture.server.expect_watch(10).await.watch();
     watch.event("ERROR", &status(410, "Expired"));
-    fixture.server.expect_list().await.answer(&list(20, &[]));
+    fixture.answer_list(&list(20, &[])).await;
     let watch = fixture.server.expect_watch(20).await.watch();
     watch.text("not JSON\n");
-    fixture.server.expect_list().await.answer(&list(30, &[]));
+    fixture.answer_list(&list(30, &[])).await;
     fixture.server.expect_watch(30).await;
     assert_eq!(
         counts(&fixture),

@@ -23,7 +23,7 @@ async fn a_sink_that_panics_in_a_list_receives_a_new_list() {
     let call = fixture.server.expect_list().await;
     fixture.panics.store(true, Ordering::Relaxed);
     call.answer(&list(10, &[foo("a", 1)]));
-    fixture.server.expect_list().await.answer(&list(11, &[foo("a", 1)]));
+    fixture.answer_list(&list(11, &[foo("a", 1)])).await;
     fixture.server.expect_watch(11).await;
     assert_eq!(fixture.events(), ["relisting", "relisting", "listed a@1", "synced"]);
 }
@@ -78,11 +78,7 @@ async fn stop_serving(fixture: &mut Fixture) {
         .expect_watch(10)
         .await
         .answer_text(404, "404 page not found\n");
-    fixture
-        .server
-        .expect_list()
-        .await
-        .answer_text(404, "404 page not found\n");
+    fixture.answer_list_with_404().await;
     settle().await;
 }
 
@@ -95,11 +91,7 @@ async fn objects_are_removed_when_their_crd_is_deleted() {
     let failure = fixture.reporter.status().failure.unwrap();
     assert_eq!(failure.kind, ApiErrorKind::NotFound);
     // The removal happens only once.
-    fixture
-        .server
-        .expect_list()
-        .await
-        .answer_text(404, "404 page not found\n");
+    fixture.answer_list_with_404().await;
     settle().await;
     assert_eq!(fixture.events(), ["relisting"]);
 }
@@ -115,11 +107,7 @@ async fn a_resource_that_is_not_served_for_other_reasons_keeps_its_objects() {
 async fn a_resource_that_was_never_listed_is_not_synced_when_its_crd_is_deleted() {
     let mut fixture = Fixture::new();
     fixture.crd_signal.definition_deleted.store(true, Ordering::Relaxed);
-    fixture
-        .server
-        .expect_list()
-        .await
-        .answer_text(404, "404 page not found\n");
+    fixture.answer_list_with_404().await;
     settle().await;
     assert_eq!(fixture.events(), ["relisting"]);
 }
@@ -134,7 +122,7 @@ async fn versions_that_decrease_are_counted() {
     settle().await;
     assert_eq!(*fixture.version_decreases.borrow(), 0);
     watch.event("ERROR", &status(410, "Expired"));
-    fixture.server.expect_list().await.answer(&list(7, &[foo("a", 5)]));
+    fixture.answer_list(&list(7, &[foo("a", 5)])).await;
     fixture.server.expect_watch(7).await;
     assert_eq!(*fixture.version_decreases.borrow(), 1);
 }

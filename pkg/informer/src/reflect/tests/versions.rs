@@ -82,7 +82,7 @@ async fn the_first_version_is_read_unless_the_stored_one_is_served_and_known() {
         json!("text"),
     ] {
         let mut fixture = Fixture::with_versions(&["v1alpha1", "v1"]);
-        fixture.server.expect_list().await.answer(&answer);
+        fixture.answer_list(&answer).await;
         assert_eq!(fixture.server.expect_list().await.path, V1ALPHA1);
     }
 }
@@ -90,7 +90,7 @@ async fn the_first_version_is_read_unless_the_stored_one_is_served_and_known() {
 #[tokio::test(start_paused = true)]
 async fn the_version_stays_while_the_definition_cannot_be_read() {
     let mut fixture = Fixture::with_versions(&["v1alpha1", "v1"]);
-    fixture.server.expect_list().await.answer(&definition(&["v1"], true));
+    fixture.answer_list(&definition(&["v1"], true)).await;
     let call = fixture.server.expect_list().await;
     assert_eq!(call.path, V1);
     call.answer(&list(10, &[]));
@@ -112,7 +112,7 @@ async fn a_watch_that_ends_after_a_change_of_the_definition_is_followed_by_a_lis
     let mut fixture = Fixture::with_versions(&["v1alpha1", "v1"]);
     let stored = ["v1alpha1"];
     let answer = |number| generation(number, &stored, true);
-    fixture.server.expect_list().await.answer(&answer(1));
+    fixture.answer_list(&answer(1)).await;
     fixture.server.call_for(V1ALPHA1).await.answer(&list(10, &[]));
     fixture.server.call_for(DEFINITIONS).await.answer(&answer(1));
     let watch = fixture.server.call_for(V1ALPHA1).await.watch();
@@ -145,7 +145,7 @@ async fn a_conversion_that_fails_twice_is_reported_until_it_succeeds() {
     let mut fixture = Fixture::with_versions(&["v1alpha1", "v1"]);
     let mut converted = definition(&["v1alpha1"], true);
     converted["items"][0]["spec"]["conversion"] = json!({"strategy": "Webhook"});
-    fixture.server.expect_list().await.answer(&converted);
+    fixture.answer_list(&converted).await;
     fixture.server.call_for(V1ALPHA1).await.answer(&list(10, &[]));
     fixture.server.call_for(DEFINITIONS).await.answer(&converted);
     let watch = fixture.server.call_for(V1ALPHA1).await.watch();
@@ -184,7 +184,7 @@ async fn the_conversion_of_all_pages_is_probed() {
     let mut fixture = Fixture::with_versions(&["v1alpha1", "v1"]);
     let mut converted = definition(&["v1alpha1"], true);
     converted["items"][0]["spec"]["conversion"] = json!({"strategy": "Webhook"});
-    fixture.server.expect_list().await.answer(&converted);
+    fixture.answer_list(&converted).await;
     fixture.server.call_for(V1ALPHA1).await.answer(&list(10, &[]));
     fixture.server.call_for(DEFINITIONS).await.answer(&converted);
     let mut watches = vec![fixture.server.call_for(V1ALPHA1).await.watch()];

@@ -135,18 +135,6 @@ async fn a_body_that_ends_within_a_line_loses_nothing() {
     assert_eq!(fixture.events(), ["applied a@11"]);
 }
 
-#[tokio::test(start_paused = true)]
-async fn lines_may_arrive_in_any_pieces() {
-    let mut fixture = Fixture::listed(&[]).await;
-    let watch = fixture.server.expect_watch(10).await.watch();
-    let lines = [foo("a", 11), foo("b", 12)].map(|object| json!({"type": "ADDED", "object": object}).to_string());
-    for byte in format!("{}\n{}\n", lines[0], lines[1]).chars() {
-        watch.text(&byte.to_string());
-    }
-    settle().await;
-    assert_eq!(fixture.events(), ["applied a@11", "applied b@12"]);
-}
-
 /// A watch from the same version would receive the same line again.
 #[tokio::test(start_paused = true)]
 async fn a_garbled_line_backs_off_and_lists_again() {
@@ -240,7 +228,7 @@ async fn silent_until_list(fixture: &mut Fixture, limit: Duration) -> (usize, Ca
 async fn the_silence_limit_doubles_after_each_unchanged_list() {
     let limit = Duration::from_secs(3);
     let mut fixture = Fixture::with_idle_timeout(limit);
-    fixture.server.expect_list().await.answer(&list(10, &[foo("a", 1)]));
+    fixture.answer_list(&list(10, &[foo("a", 1)])).await;
     for (expected, then) in [
         (4, foo("a", 1)),
         (8, foo("a", 1)),
@@ -264,18 +252,4 @@ async fn the_silence_limit_doubles_after_each_unchanged_list() {
     call.answer(&list(20, &[foo("a", 11)]));
     let (watches, _) = silent_until_list(&mut fixture, limit).await;
     assert_eq!(watches, 4);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_bad_object_in_a_watch_is_reported_and_the_watch_continues() {
-    let mut fixture = Fixture::listed(&[]).await;
-    let watch = fixture.server.expect_watch(10).await.watch();
-    watch.event("ADDED", &bad_foo("a", 11));
-    watch.event("ADDED", &foo("b", 12));
-    watch.event("DELETED", &bad_foo("a", 13));
-    watch.end();
-    fixture.server.expect_watch(13).await;
-    let events = fixture.events();
-    assert!(events[0].starts_with("undecodable n/a: spec.replicas: "), "{events:?}");
-    assert_eq!(events[1..], ["applied b@12", "deleted undecodable n/a"]);
 }

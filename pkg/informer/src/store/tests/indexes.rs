@@ -15,22 +15,6 @@ use crate::{
 };
 
 #[test]
-fn an_index_covers_earlier_and_later_objects() {
-    let mut store = Store::default();
-    for line in ["relisting", "listed a@1", "listed b@1", "synced"] {
-        store.apply(event(line));
-    }
-    let index = store.add_index("version", by_version());
-    assert_eq!(found(&store, index, "1"), ["a@1", "b@1"]);
-    store.apply(event("applied c@1"));
-    store.apply(event("applied a@2"));
-    store.apply(event("deleted b@3"));
-    assert_eq!(found(&store, index, "1"), ["c@1"]);
-    assert_eq!(found(&store, index, "2"), ["a@2"]);
-    assert!(found(&store, index, "3").is_empty());
-}
-
-#[test]
 fn a_name_identifies_one_index() {
     let mut store = Store::<Foo>::default();
     let first = store.add_index("version", by_version());

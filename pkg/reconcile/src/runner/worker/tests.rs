@@ -393,34 +393,24 @@ async fn a_denial_that_looks_like_a_conflict_is_reported() {
 /// Somebody else writes the object all the time, and each plan is based on another version.
 #[tokio::test(start_paused = true)]
 async fn conflicts_about_an_object_that_changes_are_no_denial() {
-    let delete = |version: u32| {
+    fn in_version(version: u32) -> Target {
         let version = version.to_string().as_str().into();
-        Plan::of(vec![Effect::Delete {
-            target: Target { version, ..pod() },
-            propagation: crate::Propagation::Background,
-        }])
+        Target { version, ..pod() }
+    }
+    let delete = |version| {
+        let (target, propagation) = (in_version(version), crate::Propagation::Background);
+        Plan::of(vec![Effect::Delete { target, propagation }])
     };
-    let fixture = fixture(vec![error_response(409, "Conflict"); 40], delete);
-    fixture.until_asked("a", 20).await;
-    let asked = fixture.asked_with_events().await;
-    assert!(asked.iter().all(|asked| asked.starts_with("DELETE")), "{asked:?}");
-}
-
-/// Somebody else writes the object all the time.
-#[tokio::test(start_paused = true)]
-async fn a_status_of_an_object_that_changes_is_only_retried() {
-    let patch = |version: u32| {
-        let target = Target {
-            version: version.to_string().as_str().into(),
-            ..pod()
-        };
-        let status = json!({});
+    let patch = |version| {
+        let (target, status) = (in_version(version), json!({}));
         Plan::of(vec![Effect::PatchStatus { target, status }])
     };
-    let fixture = fixture(vec![error_response(409, "Conflict"); 40], patch);
-    fixture.until_asked("a", 20).await;
-    let asked = fixture.asked_with_events().await;
-    assert!(asked.iter().all(|asked| asked.starts_with("PATCH")), "{asked:?}");
+    for (method, decide) in [("DELETE", delete as fn(u32) -> Plan), ("PATCH", patch)] {
+        let fixture = fixture(vec![error_response(409, "Conflict"); 40], decide);
+        fixture.until_asked("a", 20).await;
+        let asked = fixture.asked_with_events().await;
+        assert!(asked.iter().all(|asked| asked.starts_with(method)), "{asked:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,41 +10,6 @@ use crate::{
     core::{Core, Lane, Outcome, RetryBudget, Take},
 };
 
-/// Runs a script with one token every 100 ms and a burst of one.
-#[track_caller]
-fn check(script: &str) {
-    check_with(RetryBudget::new(10.0, 1), script);
-}
-
-/// The start of scripts: `a` has used the token for a retry, and `b` is held.
-const HELD: &str = "0 add a urgent
-     0 add b urgent
-     0 take
-     0 take
-     0 done a retry
-     0 done b retry
-     5 take -> a Urgent failures=1 waited=0
-     5 take -> Idle
-     5 held -> 1
-     ";
-
-#[test]
-fn retries_beyond_the_burst_wait_for_a_token() {
-    check(&format!(
-        "{HELD}
-         6 done a retry -> ran=1 All
-         6 observe -> ready=0 delayed=1 running=0 rerun=0 oldest=- longest=- unfinished=0
-         6 take -> Sleep 16
-         16 take -> Sleep 106
-         16 held -> 2
-         106 take -> b Urgent failures=1 waited=0
-         107 done b retry
-         107 take -> Sleep 117
-         117 take -> Sleep 207
-         300 take -> a Urgent failures=2 waited=93",
-    ));
-}
-
 #[test]
 fn a_success_returns_its_token_and_releases_two_more() {
     let start = "0 add a urgent
@@ -68,111 +33,6 @@ fn a_success_returns_its_token_and_releases_two_more() {
 }
 
 #[test]
-fn a_success_without_a_token_releases_nothing() {
-    check(&format!(
-        "{HELD}
-         6 done a retry
-         7 add c urgent
-         7 take -> c Urgent failures=0 waited=0
-         8 done c forget -> ran=1 Nobody
-         8 take -> Sleep 16
-         8 held -> 1",
-    ));
-}
-
-#[test]
-fn an_add_of_a_held_key_needs_no_token() {
-    check(&format!(
-        "{HELD}
-         6 add b routine -> One
-         6 held -> 0
-         6 take -> b Urgent failures=1 waited=0
-         6 done b forget -> ran=0 Nobody
-         6 done a forget
-         6 keys -> 0",
-    ));
-}
-
-#[test]
-fn a_requested_time_of_a_held_key_needs_no_token() {
-    check(&format!(
-        "{HELD}
-         6 add b urgent 50 -> All
-         6 add b urgent 40 -> All
-         6 add b urgent 60 -> Nobody
-         6 take -> Sleep 40
-         6 held -> 1
-         41 take -> b Urgent failures=1 waited=1
-         41 held -> 0",
-    ));
-}
-
-#[test]
-fn a_time_requested_while_running_outlasts_the_backoff() {
-    check(&format!(
-        "{HELD}
-         6 add b urgent
-         6 take -> b Urgent failures=1 waited=0
-         6 add b urgent 50
-         6 done b retry
-         6 take -> Sleep 16
-         16 take -> Sleep 50
-         16 held -> 1
-         50 take -> b Urgent failures=2 waited=0
-         50 take -> Idle",
-    ));
-}
-
-#[test]
-fn a_time_requested_in_backoff_is_kept_while_held() {
-    check(&format!(
-        "{HELD}
-         6 add b urgent
-         6 take
-         6 done b retry -> ran=0 All
-         6 add b routine 50 -> Nobody
-         6 add b routine 60 -> Nobody
-         16 take -> Sleep 50
-         50 take -> b Urgent failures=2 waited=0",
-    ));
-}
-
-#[test]
-fn a_token_ends_the_wait_for_a_requested_time() {
-    check(&format!(
-        "{HELD}
-         6 add b urgent 500
-         6 done a forget -> ran=1 All
-         6 take -> b Urgent failures=1 waited=0
-         6 done b forget
-         6 take -> Idle",
-    ));
-}
-
-#[test]
-fn reschedule_now_releases_held_keys_with_a_time_only() {
-    check(&format!(
-        "{HELD}
-         6 reschedule_now -> Nobody
-         6 add b urgent 500
-         6 reschedule_now -> All
-         6 take -> b Urgent failures=1 waited=0",
-    ));
-}
-
-#[test]
-fn resync_leaves_failed_keys_to_their_retry() {
-    check(&format!(
-        "{HELD}
-         6 resync b -> Nobody
-         6 resync a -> Nobody
-         6 resync c -> One
-         6 take -> c Routine failures=0 waited=0
-         6 held -> 1",
-    ));
-}
-
-#[test]
 fn further_writes_of_a_retry_cost_tokens_too() {
     check_with(
         RetryBudget::new(10.0, 3),
@@ -190,19 +50,6 @@ fn further_writes_of_a_retry_cost_tokens_too() {
          205 charge a 1000
          225 take -> Sleep 605",
     );
-}
-
-#[test]
-fn close_drops_held_keys() {
-    check(&format!(
-        "{HELD}
-         6 add b urgent 50
-         6 close -> All
-         6 keys -> 1
-         6 done a retry
-         6 keys -> 0
-         99 take -> Closed",
-    ));
 }
 
 #[test]
