@@ -4,7 +4,6 @@ mod bundles;
 mod clock;
 mod lost;
 mod replicas;
-mod rotation;
 pub(crate) mod webhooks;
 
 use std::collections::BTreeMap;

@@ -44,12 +44,6 @@ pub(crate) const BLIND: &[Descriptor] = &[descriptor("blind-controller", one_fla
     copier(ctx, "Blind", move || decisions.fetch_add(1, Ordering::Relaxed) >= 3)
 })];
 
-/// Two controllers that do nothing and share one watch.
-pub(crate) const TWINS: &[Descriptor] = &[
-    descriptor("first-twin-controller", one_flag, |ctx| idle(ctx, "FirstTwin")),
-    descriptor("second-twin-controller", Vec::new, |ctx| idle(ctx, "SecondTwin")),
-];
-
 /// A controller that reads autoscalers in a version that is not the preferred one, and
 /// the garbage collector.
 pub(crate) const AUTOSCALERS_AND_COLLECTOR: &[Descriptor] = &[

@@ -4,11 +4,11 @@
 mod other_namespace;
 mod stuck;
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use http::StatusCode;
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use k8s_openapi::api::{coordination::v1::Lease, events::v1::Event};
 use kube::{
     Api,
@@ -21,10 +21,8 @@ use tokio::time::Instant;
 use crate::fixtures::{
     LIMIT,
     admission_gate::AdmissionGate,
-    clock::OffsetClock,
     daemon::{Daemon, EXPIRING_LEASE},
     definitions::plane_with_definitions,
-    in_process::InProcess,
     namespace::NamespaceFixture,
 };
 
@@ -142,7 +140,7 @@ async fn the_lease_is_released_only_after_the_drain() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_drain_that_times_out_releases_nothing() -> Result<()> {
+async fn a_drain_that_times_out_releases_nothing_and_ends_with_code_3() -> Result<()> {
     let environment = ElectionEnvironment::new().await?;
     let daemon = environment
         .replica("stuck", &["--controller-shutdown-timeout=1s"])
@@ -154,33 +152,19 @@ async fn a_drain_that_times_out_releases_nothing() -> Result<()> {
     fixture.create_foo("web", "web", 1).await?;
     let _write = gate.hold().await?;
     daemon.process.signal(Signal::TERM)?;
+    let signalled = Instant::now();
     let status = daemon.process.wait(LIMIT).await?;
+    let took = signalled.elapsed();
     ensure!(status.code() == Some(3), "{status}: {}", daemon.process.log_tail());
+    ensure!(took >= Duration::from_secs(1), "the daemon gave up after {took:?}");
+    let log = daemon.log()?;
+    ensure!(
+        log.contains("controller shutdown timeout reached") && log.contains("foo-controller"),
+        "{log}"
+    );
     // The apiserver may still execute the write, so no other replica may write before the lease
     // expires.
     ensure!(environment.holder("portreeve").await? == holder);
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_replica_that_loses_its_lease_exits_with_code_2() -> Result<()> {
-    let environment = ElectionEnvironment::new().await?;
-    let daemon = environment.replica("robbed", &[]).await?;
-    daemon.wait_for_line(&["starting controller", "foo-controller"]).await?;
-    let fixture = NamespaceFixture::new(&environment.plane, "robbed").await?;
-    fixture.ready_foo("web", 1).await?;
-    environment.set_other_holder("portreeve").await?;
-    let status = daemon.process.wait(LIMIT).await?;
-    ensure!(status.code() == Some(2), "{status}: {}", daemon.process.log_tail());
-    let log = daemon.log()?;
-    ensure!(
-        log.contains("leaderelection lost: kube-system/portreeve: a-thief holds the Lease"),
-        "{log}"
-    );
-    ensure!(
-        environment.holder("portreeve").await? == "a-thief",
-        "the daemon released a Lease that another replica holds"
-    );
     Ok(())
 }
 
@@ -275,61 +259,19 @@ async fn groups_spread_over_replicas_and_losing_one_ends_the_process() -> Result
     environment.set_other_holder("portreeve-a").await?;
     let status = leads_a.process.wait(LIMIT).await?;
     ensure!(status.code() == Some(2), "{status}: {}", leads_a.process.log_tail());
+    let log = leads_a.log()?;
+    ensure!(
+        log.contains("leaderelection lost: kube-system/portreeve-a: a-thief holds the Lease"),
+        "{log}"
+    );
     ensure!(
         environment.holder("portreeve-b").await?.is_empty(),
         "the daemon did not release the other group"
     );
-    ensure!(environment.holder("portreeve-a").await? == "a-thief");
-    Ok(())
-}
-
-#[tokio::test]
-async fn clock_skew_neither_steals_a_lease_nor_delays_a_takeover() -> Result<()> {
-    for seconds in [-20, 20] {
-        let environment = ElectionEnvironment::new().await?;
-        let skewed = OffsetClock::new();
-        skewed.set(Timestamp::now() + SignedDuration::from_secs(seconds));
-        let unskewed: Arc<OffsetClock> = Arc::new(OffsetClock::new());
-        let flags: Vec<_> = EXPIRING_LEASE.iter().chain(&["--controllers=foo"]).copied().collect();
-        let start = |clock| {
-            InProcess::start_as(
-                environment.plane.kubeconfig(),
-                clock,
-                portreeve_cli::CONTROLLERS,
-                &flags,
-            )
-        };
-        let leader = start(Arc::new(skewed.clone())).await?;
-        let holder = environment.next_holder("portreeve", "").await?;
-        let standby = start(unskewed.clone()).await?;
-        // A candidate that trusted the times in the Lease would have taken it within its duration.
-        let since = Timestamp::now();
-        eventually(LIMIT, "one and a half lease durations to pass", || async {
-            let now = environment.holder("portreeve").await?;
-            let passed = Timestamp::now().duration_since(since);
-            let stolen = now != holder;
-            ensure!(
-                stolen || passed > SignedDuration::try_from(LEASE_DURATION * 3 / 2)?,
-                "{passed}"
-            );
-            anyhow::Ok(())
-        })
-        .await?;
-        let lease = environment.leases.get("portreeve").await?.spec.context("no spec")?;
-        ensure!(
-            lease.holder_identity.as_deref() == Some(&*holder),
-            "{seconds} s: {lease:?}"
-        );
-        ensure!(lease.lease_transitions == Some(0), "{seconds} s: {lease:?}");
-        // Dropping the leader releases nothing. The standby takes over once the lease expires.
-        drop(leader);
-        let ended = Instant::now();
-        environment.next_holder("portreeve", &holder).await?;
-        let took = ended.elapsed();
-        println!("{seconds} s of skew: the standby took over {took:?} after the leader ended");
-        ensure!(took > LEASE_DURATION / 2, "{seconds} s: {took:?}");
-        standby.stop().await?;
-    }
+    ensure!(
+        environment.holder("portreeve-a").await? == "a-thief",
+        "the daemon released a Lease that another replica holds"
+    );
     Ok(())
 }
 

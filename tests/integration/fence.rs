@@ -1,10 +1,8 @@
-//! `portreeve fence` on the real apiserver: the writes that it admits and rejects, and their cost.
+//! `portreeve fence` on the real apiserver: the writes that it admits and rejects.
 
 mod environment;
 mod everything;
 mod reinstalled;
-
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::{
@@ -17,10 +15,9 @@ use kube::{
 };
 use portreeve_testing::{ControlPlane, eventually};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use self::environment::{FenceEnvironment, is_fenced};
-use crate::fixtures::{LIMIT, namespace::unrelated_deployment};
+use crate::fixtures::LIMIT;
 
 const UUID: &str = "8d2b6a0e-4f55-4c4e-9f0e-0c6f3f1a7b52";
 
@@ -198,81 +195,4 @@ async fn a_fence_that_is_switched_off_and_on_follows_the_lease() -> Result<()> {
     environment.fence().await?;
     environment.set_leader(&format!("web-b_{UUID}"), &second).await?;
     environment.ensure_fenced(&first, "the former leader").await
-}
-
-/// Prints the numbers to which docs/fence.md refers. Asserts none, since other tests load the
-/// machine.
-#[tokio::test]
-async fn measures_the_cost_of_the_fence() -> Result<()> {
-    const ROUNDS: usize = 4;
-    const WRITES: usize = 50;
-    let environment = FenceEnvironment::new("costs").await?;
-    let (leader, other) = (environment.replica("web-a").await?, environment.replica("web-b").await?);
-    environment
-        .deployments(&leader)
-        .create(
-            &PostParams::default(),
-            &serde_json::from_value(unrelated_deployment("web"))?,
-        )
-        .await?;
-    environment.anchor().await?;
-    let (mut without, mut with) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        environment.set_holder("").await?;
-        environment.fence().await?;
-        environment.set_leader(&format!("web-a_{UUID}"), &leader).await?;
-        with.extend(environment.time_writes(&leader, WRITES).await?);
-        environment.delete_fence().await?;
-        without.extend(environment.time_writes(&leader, WRITES).await?);
-    }
-    println!(
-        "a write takes {} with the fence, {} without (medians of {})",
-        median(&with),
-        median(&without),
-        with.len()
-    );
-
-    environment.set_holder("").await?;
-    environment.fence().await?;
-    let replicas = [("web-a", &leader), ("web-b", &other)];
-    environment.set_leader(&format!("web-a_{UUID}"), &leader).await?;
-    let (mut lags, mut late_writes) = (Vec::new(), 0);
-    for turn in 1..=WRITES {
-        let (before, (name, after)) = (replicas[(turn + 1) % 2].1, replicas[turn % 2]);
-        environment.set_holder(&format!("{name}_{UUID}")).await?;
-        let changed = Instant::now();
-        while !is_fenced(&environment.write(before).await)? {
-            late_writes += 1;
-            ensure!(changed.elapsed() < LIMIT, "the fence did not follow the Lease");
-        }
-        lags.push(changed.elapsed());
-        eventually(LIMIT, "writes of the new leader to pass", || environment.write(after)).await?;
-    }
-    let longest = lags.iter().max().copied().unwrap_or_default();
-    println!(
-        "after a change of leaders the fence refuses the old one within {} (median), {longest:?} at most; {late_writes} of its writes passed in {} changes",
-        median(&lags),
-        lags.len()
-    );
-    Ok(())
-}
-
-impl FenceEnvironment<'_> {
-    async fn time_writes(&self, client: &Client, count: usize) -> Result<Vec<Duration>> {
-        let deployments = self.deployments(client);
-        let mut took = Vec::new();
-        for number in 0..count {
-            let patch = Patch::Merge(json!({"metadata": {"labels": {"number": number.to_string()}}}));
-            let started = Instant::now();
-            deployments.patch("web", &PatchParams::default(), &patch).await?;
-            took.push(started.elapsed());
-        }
-        Ok(took)
-    }
-}
-
-fn median(times: &[Duration]) -> String {
-    let mut sorted = times.to_vec();
-    sorted.sort();
-    format!("{:.2?}", sorted.get(sorted.len() / 2).copied().unwrap_or_default())
 }

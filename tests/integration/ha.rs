@@ -18,4 +18,3 @@ mod outage;
 mod partition;
 mod peer;
 mod slow;
-mod unelected_writer;

@@ -1,17 +1,13 @@
-//! Checks the daemon's requests in the audit log: their user agents, and shared watches.
+//! Checks the user agents of the daemon's requests in the audit log.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::PostParams;
 use portreeve_testing::{ControlPlane, eventually};
-use serde_json::json;
 
 use crate::{
     audit::{AuditLog, Event, policy},
-    controllers::{self, in_namespace},
-    fixtures::{LIMIT, daemon::Daemon, in_process::InProcess, namespace::NamespaceFixture},
+    fixtures::{LIMIT, daemon::Daemon, namespace::NamespaceFixture},
 };
 
 /// Returns every request that the daemon has sent so far.
@@ -76,36 +72,4 @@ async fn each_request_names_its_component_in_the_user_agent() -> Result<()> {
         "the fifth agent is the manager, which installs CRDs: {agents:#?}"
     );
     Ok(())
-}
-
-#[tokio::test]
-async fn controllers_with_the_same_watch_share_one_list_and_one_watch() -> Result<()> {
-    let plane = ControlPlane::builder().audit_policy(policy::REQUESTS).pooled().await?;
-    let namespace = plane.namespace("twins").await?;
-    for name in ["a", "b", "c"] {
-        let map: ConfigMap = serde_json::from_value(json!({"metadata": {"name": name}}))?;
-        namespace.api().create(&PostParams::default(), &map).await?;
-    }
-    let flag = in_namespace(namespace.name());
-    let daemon = InProcess::start(&plane, controllers::TWINS, &[&flag]).await?;
-    for queue in [r#"name="FirstTwin""#, r#"name="SecondTwin""#] {
-        daemon.wait_for_metric("workqueue_adds_total", &[queue], 3.0).await?;
-    }
-    let watching = eventually(LIMIT, "the watch to be answered", || async {
-        let requests = daemon_requests(&plane)?;
-        let mut verbs: Vec<_> = requests
-            .iter()
-            .filter(|request| request.namespace() == namespace.name())
-            .collect();
-        verbs.sort_by(|a, b| a.verb.cmp(&b.verb));
-        let verbs: Vec<_> = verbs
-            .iter()
-            .map(|request| format!("{} {}", request.verb, request.resource()))
-            .collect();
-        ensure!(verbs.iter().any(|verb| verb.starts_with("watch")), "{verbs:?}");
-        Ok(verbs)
-    });
-    let watching = watching.await?;
-    ensure!(watching == ["list configmaps", "watch configmaps"], "{watching:?}");
-    daemon.stop().await
 }

@@ -15,11 +15,12 @@ use portreeve_testing::ControlPlane;
 use crate::fixtures::{daemon::Daemon, namespace::NamespaceFixture, rbac::FooAccount};
 
 #[tokio::test]
-async fn a_forbidden_watch_fails_readiness_until_its_rbac_rule_exists() -> Result<()> {
+async fn a_watch_that_is_or_becomes_forbidden_fails_readiness_until_its_rbac_rule_exists() -> Result<()> {
     let plane = ControlPlane::pooled().await?;
     let account = FooAccount::new(&plane).await?;
     account.grant_all_but_deployments().await?;
-    let daemon = Daemon::start_as(&plane, &account.kubeconfig, "poor-daemon", &["-v=4"]).await?;
+    let flags = ["-v=4", "--watch-idle-timeout=6s"];
+    let daemon = Daemon::start_as(&plane, &account.kubeconfig, "poor-daemon", &flags).await?;
     let fixture = NamespaceFixture::new(&plane, "forbidden").await?;
     fixture.create_foo("web", "web", 1).await?;
     let failed = "[-]informer/deployments.v1.apps failed: forbidden";
@@ -30,8 +31,8 @@ async fn a_forbidden_watch_fails_readiness_until_its_rbac_rule_exists() -> Resul
         .wait_until_readyz("the name of the forbidden watch", both)
         .await?;
     ensure!(status == StatusCode::INTERNAL_SERVER_ERROR, "{text}");
-    let (status, _) = daemon.admin.get("/livez").await?;
-    ensure!(status == StatusCode::OK, "livez fails, but a restart would not help");
+    // A restart would not help.
+    daemon.admin.ensure_passing("/livez").await?;
     ensure!(fixture.deployments().get_opt("web").await?.is_none());
 
     account.grant_all().await?;
@@ -39,5 +40,18 @@ async fn a_forbidden_watch_fails_readiness_until_its_rbac_rule_exists() -> Resul
     fixture
         .wait_for_condition("web", "Ready", ConditionStatus::True)
         .await?;
-    Ok(())
+
+    account.grant_all_but_deployments().await?;
+    let words = [
+        "forbidden: ",
+        "deployments",
+        "`portreeve rbac` prints the required rules, `portreeve webhooks` those for the parameters of webhooks",
+    ];
+    let check = "informer/deployments.v1.apps";
+    daemon.admin.wait_until_failing("/readyz", check, &words).await?;
+    let failed = daemon.admin.failing("/readyz").await?;
+    ensure!(failed.len() == 1, "{failed:?}");
+    daemon.admin.ensure_passing("/livez").await?;
+    account.grant_all().await?;
+    daemon.admin.wait_until_passing("/readyz").await
 }

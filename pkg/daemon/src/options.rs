@@ -398,33 +398,9 @@ pub(crate) fn enabled(items: &[String], known: &[Descriptor]) -> Result<Vec<Desc
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portreeve_cli::CONTROLLERS;
-
-    fn parse(arguments: &[&str]) -> Result<Config, String> {
-        let arguments = std::iter::once(&"portreeve").chain(arguments);
-        Config::parse(arguments, CONTROLLERS).map_err(|error| error.to_string())
-    }
 
     #[test]
     fn command_line_is_well_formed() {
         Options::command().debug_assert();
-    }
-
-    #[test]
-    fn list_of_controllers_may_begin_with_a_minus() {
-        let config = parse(&["--controllers=-foo,-crontab,*"]).unwrap();
-        assert!(config.enabled(CONTROLLERS).unwrap().is_empty());
-    }
-
-    #[test]
-    fn flags_of_controllers_are_checked_with_the_rest() {
-        assert!(parse(&["--concurrent-foo-syncs=7"]).is_ok());
-        let error = parse(&["--concurrent-foo-syncs=0"]).unwrap_err();
-        assert!(error.contains("--concurrent-foo-syncs"), "{error}");
-        let error = parse(&["--concurrent-bar-syncs=1"]).unwrap_err();
-        assert!(
-            error.contains("--concurrent-foo-syncs"),
-            "the nearest flag is suggested: {error}"
-        );
     }
 }

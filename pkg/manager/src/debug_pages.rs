@@ -132,29 +132,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn page_is_found_by_controller_and_path() {
-        let pages = pages(&[
-            ("graph", Arc::new(|_| DebugResponse::text("a graph"))),
-            ("explain", Arc::new(|_| DebugResponse::bad_request("give a uid"))),
-        ]);
-        let table = [
-            ("a-controller", "graph", 200),
-            ("a-controller", "explain", 400),
-            ("a", "explain", 400),
-            ("a-controller", "other", 404),
-            ("b-controller", "graph", 404),
-            ("", "", 404),
-        ];
-        for (controller, path, expected) in table {
-            assert_eq!(status(&pages, controller, path).await, expected, "{controller}/{path}");
-        }
-        assert_eq!(
-            pages.index(),
-            "/debug/controllers/a-controller/graph\n/debug/controllers/a-controller/explain\n"
-        );
-    }
-
-    #[tokio::test]
     async fn page_that_panics_returns_a_500_and_can_be_requested_again() {
         let asked = AtomicUsize::new(0);
         let pages = pages(&[(

@@ -92,10 +92,6 @@ async fn a_leader_whose_runtime_is_stuck_exits_with_code_2_and_a_standby_takes_o
 
     // The Lease expires: it is not released, because the last writes may still arrive.
     environment.wait_for_copy("trap").await?;
-    println!(
-        "the leader ended {ended:?} after its runtime was blocked; the standby acted after {:?}",
-        blocked.elapsed()
-    );
     ensure!(!log.contains("released the lease"), "{log}");
     ensure!(environment.holder().await? == ("standby".to_owned(), 1));
     ensure!(standby.exit_status().is_none(), "{}", standby.log_tail());

@@ -311,7 +311,6 @@ async fn no_write_is_rejected_while_certificates_rotate_and_replicas_are_replace
         ensure!(failures.is_empty(), "in rotation {rotation}: {failures:#?}");
     }
     let admitted = writes.admitted.load(Ordering::SeqCst);
-    println!("{rotations} rotations, {admitted} writes");
     ensure!(admitted > 0, "nothing was written");
 
     // A killed replica cannot finish the calls that it is answering, and only those.

@@ -47,23 +47,6 @@ async fn effective_settings(daemon: &Daemon) -> Result<Value> {
 }
 
 #[test]
-fn a_config_file_with_mistakes_fails_with_every_mistake_and_its_line() -> Result<()> {
-    let folder = TempDir::new()?;
-    let body = "leaderElectLeaseDuraton: 30s\nconcurrentFooSyncs: \"16\"\ndryRun: true\ngcMode: none\n";
-    let file = write_config(folder.path(), "portreeve.yaml", body)?;
-    let error = usage_error(&[&flag(&file)])?;
-    let lines: Vec<_> = error.trim_start_matches("error: ").lines().collect();
-    let name = file.display();
-    let expected = [
-        format!("{name}:3: leaderElectLeaseDuraton: unknown key; did you mean leaderElectLeaseDuration?"),
-        format!("{name}:4: concurrentFooSyncs: \"16\" is a string; use an integer without quotes"),
-        format!("{name}:6: gcMode: \"none\": expected one of active, observe"),
-    ];
-    ensure!(lines == expected, "{lines:?}");
-    Ok(())
-}
-
-#[test]
 fn a_config_file_that_cannot_be_read_is_named_in_the_error() -> Result<()> {
     let folder = TempDir::new()?;
     let missing = folder.path().join("missing.yaml");
@@ -166,36 +149,5 @@ async fn a_daemon_uses_its_config_file_and_flags_override_it() -> Result<()> {
     // The daemon installed the CRD, and the dry run is off.
     let fixture = NamespaceFixture::new(&plane, "configured").await?;
     fixture.ready_foo("web", 1).await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_daemon_started_with_the_output_of_configz_has_the_same_settings() -> Result<()> {
-    let plane = ControlPlane::shared().await;
-    let folder = TempDir::new()?;
-    let body = format!("{OPEN}controllers: [-foo, crontab]\nkubeApiQps: 50.5\nminResyncPeriod: '0'\n");
-    let file = flag(&write_config(folder.path(), "portreeve.yaml", &body)?);
-    let flags = [
-        &*file,
-        "--leader-elect=false",
-        "--gc-ignore-resources=events,leases.coordination.k8s.io",
-        "-v=2",
-    ];
-    let first = Daemon::start_closed(plane, plane.kubeconfig(), "first-configured", &flags).await?;
-    let shown = effective_settings(&first).await?;
-    ensure!(
-        shown["gcIgnoreResources"] == json!(["events", "leases.coordination.k8s.io"]),
-        "{shown}"
-    );
-    let again = folder.path().join("again.yaml");
-    fs::write(&again, shown.to_string())?;
-    let second = Daemon::start_closed(plane, plane.kubeconfig(), "second-configured", &[&flag(&again)]).await?;
-    let mut shown_again = effective_settings(&second).await?;
-    ensure!(
-        shown_again["securePort"] == json!(second.admin.port),
-        "the flag does not override the file"
-    );
-    shown_again["securePort"] = shown["securePort"].clone();
-    ensure!(shown_again == shown, "{shown_again} is not {shown}");
     Ok(())
 }

@@ -43,41 +43,6 @@ fn help_groups_the_flags() -> Result<()> {
         .filter(|controller| !(controller.flags)().is_empty());
     expected.extend(with_flags.map(|controller| controller.name));
     ensure!(headings == expected, "{headings:?}");
-    for flag in [
-        "--config",
-        "--kubeconfig",
-        "--master",
-        "--kube-api-qps",
-        "--kube-api-burst",
-        "--concurrent-foo-syncs",
-        "--min-resync-period",
-        "--controller-start-interval",
-        "--controller-shutdown-timeout",
-        "--controller-stuck-timeout",
-        "--queue-stuck-timeout",
-        "--watch-idle-timeout",
-        "--secure-port",
-        "--bind-address",
-        "--tls-cert-file",
-        "--tls-private-key-file",
-        "--authorization-always-allow-paths",
-        "--logging-format",
-        "--install-crds",
-        "--dry-run",
-        "--controllers",
-        "--list-controllers",
-        "--leader-elect",
-        "--leader-elect-lease-duration",
-        "--leader-elect-renew-deadline",
-        "--leader-elect-retry-period",
-        "--leader-elect-resource-name",
-        "--leader-elect-resource-namespace",
-        "--leader-elect-groups",
-        "--version",
-        "-v,",
-    ] {
-        ensure!(help.contains(flag), "the help lacks {flag}:\n{help}");
-    }
     Ok(())
 }
 
@@ -94,19 +59,8 @@ fn the_version_flag_prints_the_version() -> Result<()> {
 #[test]
 fn list_controllers_prints_a_table_or_json() -> Result<()> {
     let table = printed(&["--list-controllers"])?;
-    ensure!(
-        table
-            .lines()
-            .any(|line| line.split_whitespace().eq(["foo-controller", "foo", "on"])),
-        "{table}"
-    );
-    ensure!(
-        table.lines().any(|line| {
-            line.split_whitespace()
-                .eq(["ttl-after-finished-controller", "ttl-after-finished", "off"])
-        }),
-        "{table}"
-    );
+    let mut rows = table.lines().map(str::split_whitespace);
+    ensure!(rows.any(|row| row.eq(["foo-controller", "foo", "on"])), "{table}");
     let list: Vec<Value> = serde_json::from_str(&printed(&["--list-controllers", "-o", "json"])?)?;
     ensure!(
         list.contains(&json!({"name": "foo-controller", "aliases": ["foo"], "onByDefault": true})),

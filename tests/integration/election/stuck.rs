@@ -56,7 +56,9 @@ async fn a_blocked_runtime_keeps_its_lease_only_until_the_renew_deadline() -> Re
     let maps: Api<ConfigMap> = namespace.api();
     let map = serde_json::from_value(json!({"metadata": {"name": "trap"}}))?;
     maps.create(&PostParams::default(), &map).await?;
-    daemon.admin.wait_until_failing("/livez", "runtime", &[]).await?;
+    for (check, words) in [("blocked-controller", "trap"), ("runtime", "no task has run for")] {
+        daemon.admin.wait_until_failing("/livez", check, &[words]).await?;
+    }
     for _ in 0..3 {
         environment.wait_for_renewal("portreeve").await?;
     }

@@ -134,18 +134,6 @@ impl HaEnvironment {
         Daemon::start_with(&self.plane, kubeconfig, pod, &args, &[("POD_NAME", pod)]).await
     }
 
-    /// Returns the rules of a replica, but with only these verbs on Leases.
-    pub(crate) fn rules_with_lease_verbs(&self, verbs: &[&str]) -> Vec<PolicyRule> {
-        let mut rules = self.rules.clone();
-        for rule in &mut rules {
-            if rule.resources.iter().flatten().any(|resource| resource == "leases") {
-                rule.verbs.retain(|verb| verbs.contains(&&**verb));
-            }
-        }
-        rules.retain(|rule| !rule.verbs.is_empty());
-        rules
-    }
-
     /// Returns the flags of every replica.
     pub(crate) fn flags(&self) -> Vec<String> {
         let Timing {
@@ -240,12 +228,7 @@ impl HaEnvironment {
 
     /// Checks the audit log up to now.
     pub(crate) fn check(&self) -> Result<Report> {
-        self.check_with(&self.audit_checker())
-    }
-
-    /// Checks the audit log up to now with another audit checker.
-    pub(crate) fn check_with(&self, audit_checker: &AuditChecker) -> Result<Report> {
-        audit_checker.check(&AuditLog::of(&self.plane)?.lines_since(0)?)
+        self.audit_checker().check(&AuditLog::of(&self.plane)?.lines_since(0)?)
     }
 
     /// Returns the sender of a pod's requests, as the audit checker identifies it.

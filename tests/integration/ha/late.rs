@@ -88,7 +88,6 @@ impl LateWrite {
             anyhow::Ok(report)
         })
         .await?;
-        println!("{report}");
         ensure!(report.terms.len() == 2 && report.undecided.is_empty(), "{report}");
         Ok(report)
     }
@@ -177,7 +176,6 @@ async fn the_apiserver_cancels_a_write_when_its_connection_closes() -> Result<()
         response.context("the write is still in flight")
     })
     .await?;
-    println!("{response}");
     ensure!(response.code() == 504, "{response}");
     // Now the webhook lets all writes pass.
     drop((write, gate));
@@ -186,7 +184,6 @@ async fn the_apiserver_cancels_a_write_when_its_connection_closes() -> Result<()
         .wait_for_condition(NAME, "Ready", ConditionStatus::True)
         .await?;
     let report = environment.check()?;
-    println!("{report}");
     ensure!(report.is_clean() && report.rejected.is_empty(), "{report}");
     ensure!(report.terms.len() == 2 && report.terms[0].writes.count == 0, "{report}");
     Ok(())

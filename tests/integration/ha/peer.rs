@@ -146,11 +146,6 @@ async fn client_go_and_portreeve_take_over_one_lease_from_each_other() -> Result
     for (former, next) in report.successions().filter(|(former, _)| former.is_released) {
         let after = former.ended.map(|ended| next.acquired.duration_since(ended));
         let after = after.context("the Lease was not released")?.as_millis();
-        println!(
-            "{} took over {after} ms after the release by {}",
-            next.pod(),
-            former.pod()
-        );
         // Our standby watches the Lease; client-go's standby polls it every retry period.
         ensure!(
             next.pod() == GO || after < HANDOVER_LIMIT.as_millis().try_into()?,

@@ -19,8 +19,6 @@ use crate::{
 pub(super) const HANGING_MAP: &str = "trap";
 /// Blocks a worker of [`HANGING`].
 pub(super) static HANGING_BARRIER: Barrier = Barrier::closed();
-/// Blocks the worker of [`BLOCKING`].
-pub(super) static BLOCKING_BARRIER: Barrier = Barrier::closed();
 /// Starts the worker of [`UNATTENDED`].
 pub(super) static START_WORKER: Notify = Notify::const_new();
 
@@ -28,19 +26,11 @@ pub(super) static START_WORKER: Notify = Notify::const_new();
 pub(super) const HANGING: &[Descriptor] = &[
     descriptor("hanging-controller", one_flag, |ctx| {
         let maps = config_map_informer(ctx)?;
-        let keyed = KeyedController::new(ctx, "Hanging", Hanging(&HANGING_BARRIER)).workers(2);
+        let keyed = KeyedController::new(ctx, "Hanging", Hanging).workers(2);
         Ok(keyed.watch(&maps, |delta| [delta.key()]).build())
     }),
     descriptor("moving-controller", Vec::new, |ctx| idle(ctx, "Moving")),
 ];
-
-/// A controller whose only worker hangs. Its barrier is separate from that of [`HANGING`], because
-/// both tests run at the same time.
-pub(super) const BLOCKING: &[Descriptor] = &[descriptor("blocking-controller", one_flag, |ctx| {
-    let maps = config_map_informer(ctx)?;
-    let keyed = KeyedController::new(ctx, "Blocking", Hanging(&BLOCKING_BARRIER));
-    Ok(keyed.watch(&maps, |delta| [delta.key()]).build())
-})];
 
 /// A controller with one item that is due from the start and that no worker takes.
 pub(super) const UNATTENDED: &[Descriptor] = &[descriptor("unattended-controller", Vec::new, |ctx| {
@@ -53,14 +43,14 @@ pub(super) const UNATTENDED: &[Descriptor] = &[descriptor("unattended-controller
     })
 })];
 
-struct Hanging(&'static Barrier);
+struct Hanging;
 
 impl Reconciler for Hanging {
     type Observed = ();
 
     fn observe(&self, key: &ObjectKey) -> Option<()> {
         if &*key.name == HANGING_MAP {
-            self.0.pass();
+            HANGING_BARRIER.pass();
         }
         Some(())
     }

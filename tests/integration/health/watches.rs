@@ -1,9 +1,10 @@
-//! Informers whose watches are silent, failing, forbidden, or disconnected from the apiserver.
+//! Informers whose watches are silent, failing, or disconnected from the apiserver. `rights` has
+//! those that are forbidden.
 
 use anyhow::{Result, ensure};
 use portreeve_testing::{BodyFault, CannedResponse, ControlPlane, Fault, FaultProxy, Matcher, Repeat};
 
-use crate::fixtures::{LIMIT, daemon::Daemon, definitions::plane_with_definitions, rbac::FooAccount, shared_daemon};
+use crate::fixtures::{LIMIT, daemon::Daemon, definitions::plane_with_definitions, shared_daemon};
 
 const FOOS: &str = "informer/foos.v1alpha1.samplecontroller.k8s.io";
 const DEPLOYMENTS: &str = "informer/deployments.v1.apps";
@@ -87,27 +88,6 @@ async fn a_failing_watch_fails_only_its_own_readiness_check() -> Result<()> {
     ensure!(failed.iter().all(|line| line.contains(DEPLOYMENTS)), "{failed:?}");
     daemon.admin.ensure_passing("/livez").await?;
     proxy.heal();
-    daemon.admin.wait_until_passing("/readyz").await
-}
-
-#[tokio::test]
-async fn a_revoked_permission_fails_readiness_until_it_is_restored() -> Result<()> {
-    let plane = ControlPlane::pooled().await?;
-    let account = FooAccount::new(&plane).await?;
-    account.grant_all().await?;
-    let daemon = Daemon::start_as(&plane, &account.kubeconfig, "revoked-daemon", &[IDLE]).await?;
-    daemon.admin.wait_until_ready().await?;
-    account.grant_all_but_deployments().await?;
-    let words = [
-        "forbidden: ",
-        "deployments",
-        "`portreeve rbac` prints the required rules, `portreeve webhooks` those for the parameters of webhooks",
-    ];
-    daemon.admin.wait_until_failing("/readyz", DEPLOYMENTS, &words).await?;
-    let failed = daemon.admin.failing("/readyz").await?;
-    ensure!(failed.len() == 1, "{failed:?}");
-    daemon.admin.ensure_passing("/livez").await?;
-    account.grant_all().await?;
     daemon.admin.wait_until_passing("/readyz").await
 }
 

@@ -62,6 +62,15 @@ impl Candidate {
         Ok(matches!(result, LeaseLockResult::Acquired(_)))
     }
 
+    /// Ensures that a renewal without a read conflicts with a change of the Lease.
+    async fn ensure_conflict(&self) -> Result<()> {
+        self.prepare(false, true);
+        let renewed = self.lock.try_acquire_or_renew().await;
+        let error = renewed.err().context("the renewal succeeded")?;
+        ensure!(error.to_string().contains("Conflict"), "{error}");
+        Ok(())
+    }
+
     /// Waits until the last observed Lease is free.
     async fn wait_until_free(&self) -> Result<()> {
         let observed = self.cache.observed().context("no Lease was observed")?;
@@ -145,14 +154,7 @@ async fn a_renewal_does_not_overwrite_a_takeover() -> Result<()> {
     leases
         .patch("lease", &PatchParams::default(), &Patch::Merge(taken))
         .await?;
-    one.prepare(false, true);
-    let error = one
-        .lock
-        .try_acquire_or_renew()
-        .await
-        .err()
-        .context("the renewal succeeded")?;
-    ensure!(error.to_string().contains("Conflict"), "{error}");
+    one.ensure_conflict().await?;
     one.prepare(true, true);
     let result = one.lock.try_acquire_or_renew().await?;
     ensure!(matches!(result, LeaseLockResult::NotAcquired(_)), "{result:?}");
@@ -379,14 +381,7 @@ async fn known_annotation_changes_do_not_make_a_renewal_stale() -> Result<()> {
     }
     // An unknown change makes the write conflict, and the renewal with a read succeeds.
     annotate(&leases, "a", "4").await?;
-    one.prepare(false, true);
-    let error = one
-        .lock
-        .try_acquire_or_renew()
-        .await
-        .err()
-        .context("the renewal succeeded")?;
-    ensure!(error.to_string().contains("Conflict"), "{error}");
+    one.ensure_conflict().await?;
     one.prepare(true, true);
     one.lock.try_acquire_or_renew().await?;
     ensure!(annotations(&one, &leases).await? == "a=4");
@@ -402,14 +397,7 @@ async fn a_known_takeover_makes_a_renewal_stale() -> Result<()> {
     let taken = leases.patch("lease", &PatchParams::default(), &taken).await?;
     // The version of the takeover must not be used for a renewal, because the record has changed.
     one.cache.record_write(taken);
-    one.prepare(false, true);
-    let error = one
-        .lock
-        .try_acquire_or_renew()
-        .await
-        .err()
-        .context("the renewal succeeded")?;
-    ensure!(error.to_string().contains("Conflict"), "{error}");
+    one.ensure_conflict().await?;
     ensure!(holder(&leases.get("lease").await?) == Some("two"));
     Ok(())
 }

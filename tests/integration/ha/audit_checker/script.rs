@@ -6,8 +6,6 @@
 //! | response | meaning |
 //! |---|---|
 //! | `@12` | the object, stored at revision 12 |
-//! | `@12 ending` | the object, which is marked for deletion and has no finalizer left |
-//! | `list@12` | the former objects of a collection |
 //! | `gone` | a Status: the object was removed |
 //! | `409` | a Status with this code |
 //! | `panic` | the handler panicked |
@@ -100,21 +98,11 @@ fn completed(request: &Value, outcome: &str) -> Value {
     } else {
         "ResponseComplete"
     });
-    let (kind, revision) = match outcome.split_once('@') {
-        Some((kind, rest)) => (kind, rest.split(' ').next()),
-        None => ("", None),
-    };
     let code = outcome.parse().unwrap_or(if outcome == "panic" { 500 } else { 200 });
     line["responseStatus"] = json!({"metadata": {}, "code": code});
-    line["responseObject"] = match revision {
-        Some(revision) if kind == "list" => {
-            json!({"kind": "DeploymentList", "metadata": {"resourceVersion": revision}, "items": []})
-        }
+    line["responseObject"] = match outcome.strip_prefix('@') {
         Some(revision) => {
-            let mut metadata = json!({"name": request["objectRef"]["name"], "resourceVersion": revision});
-            if outcome.ends_with("ending") {
-                metadata["deletionTimestamp"] = json!("2026-11-21T12:00:00Z");
-            }
+            let metadata = json!({"name": request["objectRef"]["name"], "resourceVersion": revision});
             json!({"kind": "Thing", "metadata": metadata, "spec": {"holderIdentity": holder}})
         }
         None => json!({"kind": "Status", "metadata": {}}),
