@@ -181,6 +181,3 @@ impl<'a> JobSummary<'a> {
         active.map(reference).collect()
     }
 }
-
-#[cfg(test)]
-mod tests;

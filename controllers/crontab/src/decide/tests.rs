@@ -179,8 +179,7 @@ fn rejection_of_one_write_does_not_block_the_others() {
 fn rejected_first_status_is_reported_and_delays_the_first_run() {
     let mut simulation = Simulation::<CachedCronTab>::new("0 * * * *", "08:30");
     simulation.rejections = vec![("write status", "not allowed")];
-    simulation.set_clock("09:00");
-    simulation.converge();
+    simulation.converge_at("09:00");
     assert_eq!(simulation.reasons(), ["FailedStatusUpdate"]);
     assert!(simulation.record.created.is_empty());
     simulation.rejections.clear();
@@ -207,11 +206,9 @@ fn absence_of_an_active_job_from_the_cache_is_verified() {
     for policy in ["Forbid", "Replace"] {
         let mut simulation = with_recorded(idle::<CachedCronTab>(), "concurrencyPolicy", policy);
         simulation.rejections = vec![("check that", "no")];
-        simulation.set_clock("10:00");
-        simulation.converge();
+        simulation.converge_at("10:00");
         simulation.remove_job(&CachedCronTab::slot("10:00"));
-        simulation.set_clock("11:00");
-        simulation.converge();
+        simulation.converge_at("11:00");
         assert_eq!(simulation.reasons(), ["SuccessfulCreate", "FailedGet"], "{policy}");
         assert_eq!(
             simulation.record.created.len(),

@@ -1,7 +1,5 @@
 //! Tests of the annotations, origins and final conditions of Jobs.
 
-use crate::api::JobNameFormat;
-
 use super::*;
 
 fn at(text: &str) -> Timestamp {
@@ -25,6 +23,11 @@ fn name_gives_the_scheduled_minute_and_annotation_the_second() {
             "a-29552280",
             Some("2026-03-10T10:00:59Z"),
             scheduled(at("2026-03-10T10:00:59Z")),
+        ),
+        (
+            "a--1",
+            Some("1969-12-31T23:59:59Z"),
+            scheduled(at("1969-12-31T23:59:59Z")),
         ),
         // Fractions are truncated, as in the status.
         ("a-29552280", Some("2026-03-10T10:00:00.999Z"), scheduled(ten)),
@@ -84,28 +87,6 @@ fn annotations_give_the_origin() {
             Origin::Scheduled("default".into(), at("2026-03-10T10:00:00Z")),
             "{both}"
         );
-    }
-}
-
-#[test]
-fn name_and_annotation_of_a_run_give_its_origin() {
-    let zurich = portreeve_cron::load_zone("Europe/Zurich").expect("the zone exists");
-    for (zone, format) in [(TimeZone::UTC, None), (zurich, Some(JobNameFormat::Hashed))] {
-        let names = JobNames { owner: "a", format };
-        for time in ["2026-03-10T10:00:00Z", "2026-10-25T00:30:20Z", "1969-12-31T23:59:59Z"] {
-            let run = Run::Scheduled("default".into(), at(time));
-            let (key, value) = run.annotation(&zone);
-            let created = job(&run.job_name(names), &json!({ key: value }), &json!({}));
-            assert_eq!(
-                created.origin("a"),
-                Origin::Scheduled("default".into(), at(time)),
-                "{value}"
-            );
-        }
-        let run = Run::Now("v".into());
-        let (key, value) = run.annotation(&zone);
-        let created = job(&run.job_name(names), &json!({ key: value }), &json!({}));
-        assert_eq!(created.origin("a"), Origin::RunNow("v".into()));
     }
 }
 

@@ -318,16 +318,6 @@ fn deployment_equals_the_one_of_sample_controller() {
 }
 
 #[test]
-fn apply_after_drift_sends_the_same_object_as_create() {
-    let created = foo().plan().effects;
-    let applied = drifted("/spec/replicas", 9.into()).plan().effects;
-    let (Some(Effect::Create(created)), [Effect::Apply { object, .. }]) = (created.first(), &applied[..]) else {
-        panic!("the plans must be one create and one apply: {created:?} {applied:?}");
-    };
-    assert_eq!(created, object);
-}
-
-#[test]
 fn status_reports_the_observed_state() {
     let mut simulation = foo();
     simulation.step();

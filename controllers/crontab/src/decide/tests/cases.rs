@@ -12,6 +12,8 @@ use super::{
 pub(super) use kind_specific::{cronjob_only, crontab_only};
 
 const DELETED: &str = "2026-03-10T09:30:00Z";
+/// The rejection of every status.
+pub(super) const REJECTION: (&str, &str) = ("write status", "conversion webhook for stable.example.com/v1 failed");
 
 pub(super) type Cases<K> = Vec<(&'static str, Simulation<K>)>;
 
@@ -30,8 +32,7 @@ pub(super) fn idle<K: Sample>() -> Simulation<K> {
 pub(super) fn running<K: Sample>() -> Simulation<K> {
     let mut case = Simulation::new("0 * * * *", "08:30");
     case.converge();
-    case.set_clock("09:00:00");
-    case.converge();
+    case.converge_at("09:00:00");
     case.pass(60);
     case.record = Record::default();
     case.set_clock("09:30");
@@ -54,6 +55,13 @@ pub(super) fn with_recorded<K: Sample>(case: Simulation<K>, field: &str, value: 
     let mut case = with(case, field, value);
     case.converge();
     case.record = Record::default();
+    case
+}
+
+/// Returns a schedule with this policy, at 09:30, whose status cannot be written any more.
+pub(super) fn unwritable<K: Sample>(policy: &str) -> Simulation<K> {
+    let mut case = with_recorded(idle(), "concurrencyPolicy", policy);
+    case.rejections = vec![REJECTION];
     case
 }
 
@@ -97,8 +105,7 @@ fn times<K: Sample>() -> Cases<K> {
         ),
         ("@every, counted from the last run", {
             let mut case = Simulation::new("@every 1h", "08:30");
-            case.set_clock("09:30");
-            case.converge();
+            case.converge_at("09:30");
             case.set_clock("10:40");
             case
         }),
@@ -367,10 +374,7 @@ fn misses<K: Sample>() -> Cases<K> {
         ),
         (
             "a reported miss",
-            after(with_deadline(), |case| {
-                case.set_clock("10:01");
-                case.converge();
-            }),
+            after(with_deadline(), |case| case.converge_at("10:01")),
         ),
         (
             "missed while it was suspended",

@@ -9,7 +9,6 @@ use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::{Value, json};
 
 use super::{
-    cases::idle,
     samples::{Sample, at, time_of, timetable_of},
     simulation::{Outcome, Simulation, slot_of},
 };
@@ -102,8 +101,8 @@ pub(super) fn fields() -> impl Strategy<Value = Value> {
 /// A simulation with the state for checking its invariants.
 pub(super) struct CheckedSimulation<K> {
     pub(super) simulation: Simulation<K>,
-    /// The `lastScheduleTime` of the status after the last effect.
-    last_recorded: Option<Timestamp>,
+    /// The `lastScheduleTime` and the `lastSuccessfulTime` of the status after the last effect.
+    last_recorded: [Option<Timestamp>; 2],
     /// The number of requested runs.
     requested_runs: u32,
     /// The last requested run that must not start, because there was no status yet.
@@ -123,7 +122,7 @@ impl<K: Sample> CheckedSimulation<K> {
         let object = json!({"metadata": {"name": "a"}, "spec": spec});
         Self {
             simulation: Simulation::of(object, at(START)),
-            last_recorded: None,
+            last_recorded: [None; 2],
             requested_runs: 0,
             skipped_run: 0,
             is_edited: false,
@@ -189,12 +188,11 @@ impl<K: Sample> CheckedSimulation<K> {
                 let starts = time_of(job).map_or(1, |slot| self.simulation.starts(slot));
                 assert_eq!(starts, 1, "{job} was also created under another name");
             }
-            let recorded = self.simulation.last_schedule_time();
-            assert!(
-                recorded >= self.last_recorded,
-                "lastScheduleTime went back from {:?} to {recorded:?}",
-                self.last_recorded
-            );
+            let status = &self.simulation.object["status"];
+            let recorded = ["lastScheduleTime", "lastSuccessfulTime"].map(|field| status[field].as_str().map(at));
+            for (time, last) in recorded.iter().zip(&self.last_recorded) {
+                assert!(time >= last, "a time went back from {last:?} to {time:?}");
+            }
             self.last_recorded = recorded;
         }
     }
@@ -386,28 +384,6 @@ fn check_missed_count(schedule: &str, fields: &Value, events: &[Event]) {
         "{}",
         simulation.record.missed
     );
-}
-
-#[test]
-fn edit_while_the_clock_is_ahead_does_not_delay_runs_after_the_correction() {
-    fn check<K: Sample>(is_restarted: bool) {
-        let mut simulation = idle::<K>();
-        simulation.set_clock("09:50");
-        simulation.set("schedule", "*/10 * * * *");
-        simulation.converge();
-        if is_restarted {
-            simulation.restart();
-        }
-        for time in ["09:31", "09:40"] {
-            simulation.set_clock(time);
-            simulation.converge();
-        }
-        assert_eq!(simulation.record.created, BTreeMap::from([(K::slot("09:40"), 1)]));
-    }
-    check::<CachedCronTab>(false);
-    check::<CachedCronTab>(true);
-    // Only the process knows of an edited CronJob.
-    check::<CachedCronJob>(false);
 }
 
 proptest! {

@@ -61,7 +61,9 @@ fn check<K: ScheduleResource>(input: &[u8], object: &Arc<K>, jobs: &[Arc<CachedJ
                 let own = jobs.iter().any(|job| job.metadata().uid == target.uid);
                 assert!(own && target.resource == JOBS, "{effect}");
             }
-            Effect::PatchStatus { target, .. } | Effect::Replace { target, .. } => assert_eq!(target.uid, metadata.uid),
+            Effect::PatchStatus { target, .. } | Effect::Replace { target, .. } | Effect::Event(target, _) => {
+                assert_eq!(target.uid, metadata.uid);
+            }
             _ => {}
         }
     }

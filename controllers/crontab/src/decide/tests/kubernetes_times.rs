@@ -1,5 +1,5 @@
 //! The cases of Kubernetes' `TestMostRecentScheduleTime`, `TestNextScheduleTime`,
-//! `TestNextScheduleTimeDuration`, `TestGetJobFromTemplate2`
+//! `TestNextScheduleTimeDuration`, `TestByJobStartTime`, `TestGetJobFromTemplate2`
 //! (`pkg/controller/cronjob/utils_test.go`) and `TestControllerV2CleanupFinishedJobs`, as tables.
 
 use jiff::Timestamp;
@@ -151,6 +151,29 @@ fn finished_jobs_are_cleaned_up_as_in_kubernetes() {
     let mut within_limit = finished("09:59", 2, &[("started-hour-ago", "08:59")]);
     within_limit.converge();
     assert!(within_limit.record.deleted.is_empty());
+}
+
+/// As in Kubernetes' `TestByJobStartTime`, except that a Job that has not started is sorted by its
+/// creation time.
+#[test]
+fn jobs_are_deleted_in_the_order_of_their_start_times_and_names() {
+    let mut simulation = simulation("0 * * * ?", "08:00 09:01 - 09:02");
+    simulation.touch(|object| object["spec"]["successfulJobsHistoryLimit"] = 0.into());
+    let created = json!({"creationTimestamp": at("10:00").to_string()});
+    for (name, began) in [
+        ("c", Some("09:00")),
+        ("b", None),
+        ("a", None),
+        ("e", Some("08:00")),
+        ("d", Some("10:00")),
+    ] {
+        let began = began.map(|began| at(began).to_string());
+        let job = json!({"metadata": created, "status": {"startTime": began}});
+        simulation.add_job(name, Some("uid-1"), job);
+        simulation.finish(name, "Complete");
+    }
+    simulation.converge();
+    assert_eq!(simulation.record.deleted, ["e", "c", "a", "b", "d"]);
 }
 
 #[test]

@@ -17,44 +17,39 @@ use crate::{
 
 /// A kind whose objects tests can build.
 pub(super) trait Sample: ScheduleResource + DeserializeOwned {
+    /// The format of the names of Jobs.
+    const FORMAT: Option<JobNameFormat>;
+
     /// Returns a value for `jobTemplate`.
     fn template() -> Value;
     /// Calls the function by which the informer's subscriber detects a changed schedule.
     fn is_rescheduled(old: &Arc<Self>, new: &Arc<Self>) -> bool {
         old.schedule_fields() != new.schedule_fields()
     }
-    /// Returns the names of the Jobs of schedule `a`.
-    fn names() -> JobNames<'static>;
     /// Returns the name of the Job of schedule `a` for a time.
     fn slot(time: &str) -> String {
-        Self::names().scheduled("default", at(time))
+        let names = JobNames {
+            owner: "a",
+            format: Self::FORMAT,
+        };
+        names.scheduled("default", at(time))
     }
 }
 
 impl Sample for CachedCronTab {
+    const FORMAT: Option<JobNameFormat> = Some(JobNameFormat::Hashed);
+
     fn template() -> Value {
         json!({"containers": [{"name": "c", "image": "i"}]})
-    }
-
-    fn names() -> JobNames<'static> {
-        JobNames {
-            owner: "a",
-            format: Some(JobNameFormat::Hashed),
-        }
     }
 }
 
 impl Sample for CachedCronJob {
+    const FORMAT: Option<JobNameFormat> = None;
+
     fn template() -> Value {
         let pod = json!({"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]});
         json!({"metadata": {"labels": {"l": "1"}, "annotations": {"x": "y"}}, "spec": {"template": {"spec": pod}}})
-    }
-
-    fn names() -> JobNames<'static> {
-        JobNames {
-            owner: "a",
-            format: None,
-        }
     }
 }
 

@@ -3,22 +3,10 @@
 
 use serde_json::json;
 
-use super::{
-    cases::{idle, with_recorded},
-    samples::Sample,
-    simulation::Simulation,
-};
+use super::{cases::unwritable, samples::Sample};
 use crate::{cronjob::CachedCronJob, crontab::CachedCronTab};
 
-const REJECTION: (&str, &str) = ("write status", "conversion webhook for stable.example.com/v1 failed");
 const POLICIES: [&str; 3] = ["Allow", "Forbid", "Replace"];
-
-/// Returns a schedule with this policy, at 09:30, whose status cannot be written any more.
-fn unwritable<K: Sample>(policy: &str) -> Simulation<K> {
-    let mut simulation = with_recorded(idle(), "concurrencyPolicy", policy);
-    simulation.rejections = vec![REJECTION];
-    simulation
-}
 
 #[test]
 fn a_changed_schedule_starts_runs_after_a_restart() {
@@ -33,8 +21,7 @@ fn a_changed_schedule_starts_runs_after_a_restart() {
                     simulation.converge();
                 }
                 for time in ["09:45", "10:45", "11:45"] {
-                    simulation.set_clock(time);
-                    simulation.converge();
+                    simulation.converge_at(time);
                     let started = simulation.record.created.get(&K::slot(time));
                     assert_eq!(started, Some(&1), "{policy}, {is_restarted}: {time}");
                     if policy == "Forbid" {
@@ -58,12 +45,10 @@ fn a_rejected_job_is_reported() {
                 // An old Job above the limit, whose deletion follows the status.
                 simulation.set("successfulJobsHistoryLimit", 0);
                 if is_active {
-                    simulation.set_clock("10:00");
-                    simulation.converge();
+                    simulation.converge_at("10:00");
                 }
                 simulation.rejections.push(("create", "quota exceeded"));
-                simulation.set_clock("11:00");
-                simulation.converge();
+                simulation.converge_at("11:00");
                 let reasons = simulation.reasons();
                 let is_blocked = is_active && policy == "Forbid";
                 assert_eq!(reasons.contains(&"FailedCreate"), !is_blocked, "{policy}: {reasons:?}");

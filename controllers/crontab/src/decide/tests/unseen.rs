@@ -37,19 +37,6 @@ fn active_in_status<K: Sample>(simulation: &Simulation<K>) -> Vec<&str> {
 }
 
 #[test]
-fn the_status_shows_a_created_job_before_the_watch_does() {
-    fn check<K: Sample>() {
-        for policy in ["Allow", "Forbid", "Replace"] {
-            let simulation = started::<K>(policy);
-            assert_eq!(active_in_status(&simulation), [K::slot("10:00")], "{policy}");
-            assert_eq!(simulation.last_schedule_time(), Some(at("10:00")), "{policy}");
-        }
-    }
-    check::<CachedCronTab>();
-    check::<CachedCronJob>();
-}
-
-#[test]
 fn forbid_counts_a_job_that_the_watch_has_not_shown() {
     fn check<K: Sample>() {
         let mut simulation = started::<K>("Forbid");

@@ -7,7 +7,7 @@ use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::{
-    cases::{idle, with_recorded},
+    cases::{REJECTION, idle, unwritable, with_recorded},
     samples::{Sample, at},
     simulation::{Outcome, Simulation},
 };
@@ -15,21 +15,12 @@ use crate::{
     cronjob::CachedCronJob, crontab::CachedCronTab, job::CachedJob, origin::Origin, replaced_runs::ReplacedRuns,
 };
 
-const REJECTION: (&str, &str) = ("write status", "conversion webhook for stable.example.com/v1 failed");
 const ANNOTATION: &str = "stable.example.com/replaced-runs";
-
-/// Returns a schedule with the policy Replace, at 09:30, whose status cannot be written any more.
-fn unwritable<K: Sample>() -> Simulation<K> {
-    let mut simulation = with_recorded(idle(), "concurrencyPolicy", "Replace");
-    simulation.rejections = vec![REJECTION];
-    simulation
-}
 
 /// Reconciles at each of these times.
 fn pass<K: Sample>(simulation: &mut Simulation<K>, times: &[&str]) {
     for time in times {
-        simulation.set_clock(time);
-        simulation.converge();
+        simulation.converge_at(time);
     }
 }
 
@@ -43,7 +34,7 @@ fn replaced<K: Sample>(simulation: &Simulation<K>, job: &str) -> Value {
 #[test]
 fn runs_replace_each_other_and_are_recorded_later() {
     fn check<K: Sample>() {
-        let mut simulation = unwritable::<K>();
+        let mut simulation = unwritable::<K>("Replace");
         pass(&mut simulation, &["10:00", "11:00", "12:00"]);
         let names: Vec<_> = ["10:00", "11:00", "12:00"].into_iter().map(K::slot).collect();
         for name in &names {
@@ -79,7 +70,7 @@ fn runs_replace_each_other_and_are_recorded_later() {
 
 #[test]
 fn a_status_that_is_rejected_for_a_moment_is_waited_for() {
-    let mut simulation = unwritable::<CachedCronTab>();
+    let mut simulation = unwritable::<CachedCronTab>("Replace");
     pass(&mut simulation, &["10:00"]);
     simulation.rejections.clear();
     simulation.converge();
@@ -93,7 +84,7 @@ fn a_status_that_is_rejected_for_a_moment_is_waited_for() {
 #[test]
 fn an_interrupted_replacement_is_completed() {
     let mut tried = 0;
-    let mut start = unwritable::<CachedCronTab>();
+    let mut start = unwritable::<CachedCronTab>("Replace");
     pass(&mut start, &["10:00"]);
     start.run_now("1");
     start.converge();
@@ -156,7 +147,7 @@ fn an_interrupted_replacement_is_completed() {
 
 #[test]
 fn an_annotation_of_somebody_else_is_ignored() {
-    let mut simulation = unwritable::<CachedCronJob>();
+    let mut simulation = unwritable::<CachedCronJob>("Replace");
     simulation.set(
         "jobTemplate",
         json!({"metadata": {"annotations": {ANNOTATION: "{\"runNow\":\"1\"}"}}}),
@@ -190,7 +181,7 @@ fn an_annotation_of_somebody_else_is_ignored() {
 /// earlier value.
 #[test]
 fn a_job_is_replaced_even_if_its_run_needs_no_record() {
-    let mut simulation = unwritable::<CachedCronTab>();
+    let mut simulation = unwritable::<CachedCronTab>("Replace");
     pass(&mut simulation, &["10:00"]);
     simulation.run_now("1");
     simulation.converge();
@@ -208,7 +199,7 @@ fn a_job_is_replaced_even_if_its_run_needs_no_record() {
 
 #[test]
 fn a_job_that_cannot_be_deleted_is_replaced_once_and_does_not_keep_the_status_from_being_written() {
-    let mut simulation = unwritable::<CachedCronTab>();
+    let mut simulation = unwritable::<CachedCronTab>("Replace");
     pass(&mut simulation, &["10:00"]);
     let refused = ("delete", "not allowed");
     simulation.rejections.push(refused);
@@ -231,7 +222,7 @@ fn a_job_that_cannot_be_deleted_is_replaced_once_and_does_not_keep_the_status_fr
 /// A Job that another one lists still exists when the status counts the missed runs.
 #[test]
 fn a_run_with_two_records_hides_no_missed_run() {
-    let mut simulation = unwritable::<CachedCronTab>();
+    let mut simulation = unwritable::<CachedCronTab>("Replace");
     pass(&mut simulation, &["10:00"]);
     simulation.rejections.push(("delete", "not allowed"));
     pass(&mut simulation, &["13:00"]);
@@ -266,7 +257,7 @@ fn a_replaced_job_is_not_missing() {
 /// Somebody has edited the annotation. The status has whole seconds.
 #[test]
 fn a_listed_time_with_a_fraction_is_recorded() {
-    let mut simulation = unwritable::<CachedCronJob>();
+    let mut simulation = unwritable::<CachedCronJob>("Replace");
     pass(&mut simulation, &["10:00"]);
     let first = CachedCronJob::slot("10:00");
     let runs = "{\"scheduled\":{\"default\":[\"2026-03-10T10:00:00.5Z\"]}}";

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     clock::{CheckedSimulation, Event, check_runs_of, events, fields},
-    simulation::{Outcome, Simulation},
+    simulation::Simulation,
 };
 use crate::{api::JobNameFormat, crontab::CachedCronTab, schedule_resource::ScheduleResource as _};
 
@@ -26,74 +26,18 @@ fn created(simulation: &CronTab) -> Vec<&str> {
 }
 
 #[test]
-fn status_of_a_new_crontab_records_the_format_before_the_first_job() {
-    let mut simulation = new();
-    simulation.set_clock("09:00");
-    assert!(simulation.step());
-    assert_eq!(
-        (format(&simulation), created(&simulation).len()),
-        (Some(JobNameFormat::Hashed), 0)
-    );
-    simulation.converge();
-    assert_eq!(created(&simulation), ["a-a299e94a-t29552220"]);
-}
-
-#[test]
 fn jobs_have_the_other_format_if_the_definition_drops_the_field() {
     let mut simulation = new();
     simulation.is_earlier_definition = true;
-    simulation.set_clock("09:00");
-    simulation.converge();
+    simulation.converge_at("09:00");
     assert_eq!((format(&simulation), created(&simulation)), (None, vec!["a-29552220"]));
-}
-
-#[test]
-fn rolling_update_starts_no_run_twice() {
-    // The earlier version ends before or after it has written the status of the first run.
-    for steps in 0..4 {
-        let mut simulation = new();
-        simulation.set_clock("09:00");
-        simulation.is_earlier_version = true;
-        for _ in 0..steps {
-            simulation.step();
-        }
-        simulation.restart_as(false);
-        simulation.converge();
-        let (name, expected) = match steps {
-            0 => ("a-a299e94a-t29552220", Some(JobNameFormat::Hashed)),
-            _ => ("a-29552220", None),
-        };
-        assert_eq!(
-            (format(&simulation), created(&simulation)),
-            (expected, vec![name]),
-            "{steps}"
-        );
-    }
-}
-
-#[test]
-fn rollback_starts_no_run_twice_while_the_names_have_the_earlier_format() {
-    for steps in 0..3 {
-        let mut simulation = new();
-        simulation.is_earlier_version = true;
-        simulation.converge();
-        simulation.restart_as(false);
-        simulation.set_clock("09:00");
-        for _ in 0..steps {
-            simulation.step();
-        }
-        simulation.restart_as(true);
-        simulation.converge();
-        assert_eq!(created(&simulation), ["a-29552220"], "{steps}");
-    }
 }
 
 #[test]
 fn rollback_of_a_suspended_and_idle_crontab_starts_no_run_twice() {
     let mut simulation = new();
     simulation.converge();
-    simulation.set_clock("09:00");
-    simulation.converge();
+    simulation.converge_at("09:00");
     simulation.set("suspend", true);
     simulation.finish("a-a299e94a-t29552220", "Complete");
     simulation.converge();
@@ -101,14 +45,12 @@ fn rollback_of_a_suspended_and_idle_crontab_starts_no_run_twice() {
     simulation.set("suspend", false);
     simulation.converge();
     assert_eq!(created(&simulation), ["a-a299e94a-t29552220"]);
-    simulation.set_clock("10:00");
-    simulation.converge();
+    simulation.converge_at("10:00");
     assert_eq!(created(&simulation), ["a-29552280", "a-a299e94a-t29552220"]);
     // The next update continues with the recorded format.
     simulation.restart_as(false);
     simulation.converge();
-    simulation.set_clock("11:00");
-    simulation.converge();
+    simulation.converge_at("11:00");
     assert_eq!(
         (format(&simulation), created(&simulation).len()),
         (Some(JobNameFormat::Hashed), 3)
@@ -155,13 +97,6 @@ fn restored_crontab_does_not_repeat_its_last_requested_run() {
 
 #[test]
 fn takeover_does_not_lose_a_requested_run() {
-    // The status is recorded, but no process has observed the request.
-    let mut simulation = new();
-    simulation.converge();
-    simulation.run_now("1");
-    simulation.restart();
-    simulation.converge();
-    assert_eq!(created(&simulation), ["a-a299e94a-r340ca71c"]);
     // An earlier version has started a run and written no status yet.
     for is_same_run in [false, true] {
         let mut simulation = new();
@@ -182,20 +117,6 @@ fn takeover_does_not_lose_a_requested_run() {
         assert_eq!(created(&simulation), expected);
         assert!(!simulation.reasons().contains(&"SkippedRunNow"));
     }
-}
-
-#[test]
-fn request_before_the_first_status_is_written_is_recorded_with_it() {
-    let mut simulation = new();
-    simulation.sync();
-    let plan = simulation.plan();
-    simulation.run_now("1");
-    assert_eq!(simulation.carry_out(&plan.effects), Outcome::Stale);
-    simulation.converge();
-    assert_eq!(
-        (simulation.reasons(), created(&simulation).len()),
-        (vec!["SkippedRunNow"], 0)
-    );
 }
 
 /// Inserts the takeovers by the other version at these positions.

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The Foos and Deployments of a namespace, and the effects that were executed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Simulation {
     foos: BTreeMap<String, Value>,
     deployments: BTreeMap<String, Value>,
@@ -38,14 +38,7 @@ pub(super) enum Outcome {
 impl Simulation {
     /// Returns a simulation with a Foo `a`.
     pub(super) fn with_foo(foo: Value) -> Self {
-        let mut simulation = Self {
-            foos: BTreeMap::new(),
-            deployments: BTreeMap::new(),
-            version: 0,
-            done: Vec::new(),
-            policy: Vec::new(),
-            admitted: BTreeMap::new(),
-        };
+        let mut simulation = Self::default();
         simulation.add_foo(foo);
         simulation
     }
@@ -152,9 +145,8 @@ impl Simulation {
             foos: foos.foos.clone(),
             deployments: deployments.deployments.clone(),
             version: self.version,
-            done: Vec::new(),
-            policy: Vec::new(),
             admitted: self.admitted.clone(),
+            ..Self::default()
         }
     }
 

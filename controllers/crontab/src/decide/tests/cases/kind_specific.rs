@@ -109,6 +109,11 @@ fn run_now_name_cases() -> Cases<CachedCronTab> {
         simulation.converge();
         with_requested_run(simulation)
     };
+    let without_annotation = |mut simulation: Simulation<CachedCronTab>| {
+        let name = simulation.active().pop().expect("there is a Job");
+        simulation.change_job(&name, &json!({"metadata": {"annotations": null}}));
+        simulation
+    };
     vec![
         ("run now, a name of 52 characters", with_requested_run(long())),
         (
@@ -120,11 +125,13 @@ fn run_now_name_cases() -> Cases<CachedCronTab> {
         ("run now, taken", recreated(with_started_run())),
         (
             "run now, its annotation was removed",
-            after(with_requested_run(idle()), |simulation| {
-                simulation.step();
-                let name = simulation.active().pop().expect("there is a Job");
-                simulation.change_job(&name, &json!({"metadata": {"annotations": null}}));
-            }),
+            without_annotation(after(with_requested_run(idle()), |simulation| {
+                _ = simulation.step();
+            })),
+        ),
+        (
+            "run now, its annotation was removed later",
+            without_annotation(with_started_run()),
         ),
         (
             "run now, a hash collision",
@@ -202,8 +209,7 @@ fn unusual_cases() -> Cases<CachedCronTab> {
         simulation.set("timeZone", "Europe/Zurich");
         simulation.set("dstPolicy", policy);
         simulation.converge();
-        simulation.set_clock("2026-10-25T00:30:00Z");
-        simulation.converge();
+        simulation.converge_at("2026-10-25T00:30:00Z");
         simulation.set_clock("2026-10-25T01:30:00Z");
         simulation
     };
@@ -282,8 +288,7 @@ pub(in crate::decide::tests) fn cronjob_only() -> Cases<CachedCronJob> {
         ("@every twenty seconds", {
             let mut simulation = Simulation::new("@every 20s", "10:00:10");
             simulation.set("successfulJobsHistoryLimit", 0);
-            simulation.set_clock("10:01:10");
-            simulation.converge();
+            simulation.converge_at("10:01:10");
             simulation.finish(&CachedCronJob::slot("10:01"), "Complete");
             simulation.converge();
             simulation.set_clock("10:01:30");

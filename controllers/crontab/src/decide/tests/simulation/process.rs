@@ -188,6 +188,12 @@ impl<K: Sample> Simulation<K> {
             .unwrap_or_else(|| panic!("the plans do not converge: {}", self.plan()))
     }
 
+    /// Sets the clock and reconciles until there is nothing to do.
+    pub(in crate::decide::tests) fn converge_at(&mut self, time: &str) {
+        self.set_clock(time);
+        self.converge();
+    }
+
     /// Returns counters that change with every write, event and counted miss.
     pub(in crate::decide::tests) fn activity(&self) -> (u32, usize, u64) {
         (self.record.writes, self.record.events.len(), self.record.missed)
