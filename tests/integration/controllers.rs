@@ -33,15 +33,7 @@ pub(crate) const PANICKY: &[Descriptor] = &[descriptor("panicky-controller", one
             decisions.fetch_add(1, Ordering::Relaxed) > 0,
             "the first decision panics on purpose"
         );
-        true
     })
-})];
-
-/// A controller that ignores the copies of ConfigMaps in its first three decisions, as if its cache
-/// were stale.
-pub(crate) const BLIND: &[Descriptor] = &[descriptor("blind-controller", one_flag, |ctx| {
-    let decisions = AtomicUsize::new(0);
-    copier(ctx, "Blind", move || decisions.fetch_add(1, Ordering::Relaxed) >= 3)
 })];
 
 /// A controller that reads autoscalers in a version that is not the preferred one, and
@@ -65,10 +57,7 @@ pub(crate) static BARRIER: Barrier = Barrier::closed();
 /// A controller that blocks its thread in each decision until a test opens the barrier. Then it
 /// copies each ConfigMap.
 pub(crate) const BLOCKED: &[Descriptor] = &[descriptor("blocked-controller", one_flag, |ctx| {
-    copier(ctx, "Blocked", || {
-        BARRIER.pass();
-        true
-    })
+    copier(ctx, "Blocked", || BARRIER.pass())
 })];
 
 /// Returns the flag that restricts a test controller to `namespace`.
@@ -109,12 +98,12 @@ pub(crate) fn config_map_informer(ctx: &Context<'_>) -> Result<Informer<CachedOb
 fn copier(
     ctx: &Context<'_>,
     queue: &'static str,
-    observes_copy: impl Fn() -> bool + Send + Sync + 'static,
+    misbehave: impl Fn() + Send + Sync + 'static,
 ) -> Result<Registrations, BuildError> {
     let maps = config_map_informer(ctx)?;
     let reconciler = Copier {
         maps: maps.clone(),
-        observes_copy: Box::new(observes_copy),
+        misbehave: Box::new(misbehave),
     };
     Ok(KeyedController::new(ctx, queue, reconciler)
         .watch(&maps, |delta| [delta.key()])
@@ -141,8 +130,8 @@ impl Projection for CachedObject {
 /// Keeps an empty ConfigMap `NAME-copy` for each ConfigMap.
 struct Copier {
     maps: Informer<CachedObject>,
-    /// Called at each decision; returns whether the decision takes an existing copy into account.
-    observes_copy: Box<dyn Fn() -> bool + Send + Sync>,
+    /// Called at each decision.
+    misbehave: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Reconciler for Copier {
@@ -156,7 +145,8 @@ impl Reconciler for Copier {
     }
 
     fn decide(&self, (key, present): &Self::Observed, _now: Timestamp) -> Plan {
-        if (self.observes_copy)() && present.is_some() {
+        (self.misbehave)();
+        if present.is_some() {
             return Plan::nothing();
         }
         let metadata = json!({"name": key.name, "namespace": key.namespace});

@@ -1,6 +1,5 @@
 //! CronTabs from v1 to v2 and back, on one control plane with a real daemon.
 
-mod certificate;
 mod hostile;
 
 use anyhow::{Result, ensure};

@@ -100,7 +100,7 @@ async fn start() -> Result<Environment> {
 /// Applies what `portreeve crds` prints, and waits until the apiserver serves it and has published
 /// its schema.
 pub(super) async fn install_definitions(client: &Client) -> Result<()> {
-    apply_all(client, &printed(&["crds"])?).await?;
+    manifests::apply_all(client, &printed(&["crds"])?).await?;
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     for resource in [CRONTABS, CRONTAB_POLICIES, FOOS] {
         eventually(LIMIT, &format!("{} to be served", resource.plural), || async {
@@ -123,15 +123,7 @@ pub(super) async fn install_definitions(client: &Client) -> Result<()> {
 
 /// Applies what `portreeve policies` prints.
 pub(super) async fn install_policies(client: &Client) -> Result<()> {
-    apply_all(client, &printed(&["policies"])?).await
-}
-
-async fn apply_all(client: &Client, yaml: &str) -> Result<()> {
-    let force = PatchParams::apply("an-administrator").force();
-    for document in manifests::documents(yaml)? {
-        manifests::apply(client, &document, None, &force).await?;
-    }
-    Ok(())
+    manifests::apply_all(client, &printed(&["policies"])?).await
 }
 
 /// Waits until the apiserver evaluates both policies in a namespace with [`limits`].

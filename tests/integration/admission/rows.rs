@@ -3,33 +3,28 @@
 use serde_json::{Value, json};
 
 use super::table::{Case, Place, Space};
+use crate::fixtures::object_builder::with_fields;
 
 /// Returns a CronTab with these fields of the spec replaced.
 pub(super) fn crontab(name: &str, fields: Value) -> Value {
-    let mut spec = json!({
+    let spec = json!({
         "schedule": "@daily",
         "jobTemplate": {
             "containers": [{"image": "example.com/backup:v9", "name": "backup"}],
             "restartPolicy": "Never",
         },
     });
-    if let (Value::Object(spec), Value::Object(fields)) = (&mut spec, fields) {
-        spec.extend(fields);
-    }
+    let spec = with_fields(spec, fields);
     json!({"apiVersion": "stable.example.com/v1", "kind": "CronTab", "metadata": {"name": name}, "spec": spec})
 }
 
 /// Returns a Foo with these fields of the spec replaced.
 pub(super) fn foo(name: &str, fields: Value) -> Value {
-    let mut spec = json!({"deploymentName": "web"});
-    if let (Value::Object(spec), Value::Object(fields)) = (&mut spec, fields) {
-        spec.extend(fields);
-    }
     json!({
         "apiVersion": "samplecontroller.k8s.io/v1alpha1",
         "kind": "Foo",
         "metadata": {"name": name},
-        "spec": spec,
+        "spec": with_fields(json!({"deploymentName": "web"}), fields),
     })
 }
 
@@ -39,17 +34,15 @@ pub(super) fn policy(name: &str, spec: &Value) -> Value {
 }
 
 fn template(fields: Value) -> Value {
-    let mut template = json!({"containers": [{"name": "a", "image": "example.com/a:1"}]});
-    if let (Value::Object(template), Value::Object(fields)) = (&mut template, fields) {
-        template.extend(fields);
-    }
-    json!({"jobTemplate": template})
+    let template = json!({"containers": [{"name": "a", "image": "example.com/a:1"}]});
+    json!({"jobTemplate": with_fields(template, fields)})
 }
 
-/// Returns all rows of this module. The names of the objects are unique, unless they matter.
+/// Returns all rows of this module, without those that [`super::bounds`] derives from the schemas.
+/// The names of the objects are unique, unless they matter.
 pub(super) fn rows() -> Vec<Case> {
     let mut rows = good();
-    let bad_crontabs = [bad_numbers(), bad_texts(), bad_templates()].concat();
+    let bad_crontabs = [bad_texts(), bad_templates()].concat();
     for (index, (fields, path, parts)) in bad_crontabs.into_iter().enumerate() {
         rows.push(Case::bad(crontab(&format!("bad-{index}"), fields), path, parts));
     }
@@ -59,11 +52,7 @@ pub(super) fn rows() -> Vec<Case> {
     for (index, (spec, path, parts)) in bad_policies().into_iter().enumerate() {
         rows.push(Case::bad(policy(&format!("bad-{index}"), &spec), path, parts));
     }
-    for (index, (fields, path, parts)) in bad_schedules().into_iter().enumerate() {
-        let case = Case::good(crontab(&format!("never-{index}"), fields));
-        rows.push(case.rejected_by(Place::Webhook, path, parts));
-    }
-    rows.extend(too_often());
+    rows.push(too_often());
     rows.extend(within_limits());
     rows.extend(beyond_limits());
     rows.push(
@@ -86,14 +75,6 @@ fn good() -> Vec<Case> {
     });
     // Template engines leave nulls for values that are not set.
     let nulls = json!({"timeZone": null, "suspend": null, "concurrencyPolicy": null, "backoffLimit": null});
-    let least = json!({
-        "successfulJobsHistoryLimit": 0,
-        "failedJobsHistoryLimit": 0,
-        "startingDeadlineSeconds": 0,
-        "backoffLimit": 0,
-        "activeDeadlineSeconds": 1,
-        "ttlSecondsAfterFinished": 0,
-    });
     let pod = template(json!({
         "containers": [{
             "name": "a",
@@ -110,7 +91,6 @@ fn good() -> Vec<Case> {
         Case::good(crontab("example", json!({}))),
         Case::good(without_spec),
         Case::good(crontab("nulls", nulls)),
-        Case::good(crontab("least", least)),
         Case::good(crontab("pod", pod)),
         // Lengths count characters.
         Case::good(crontab("umlauts", json!({"timeZone": "ä".repeat(64)}))).rejected_by(
@@ -130,109 +110,26 @@ fn good() -> Vec<Case> {
 
 type BadFields = (Value, &'static str, &'static [&'static str]);
 
-fn bad_numbers() -> Vec<BadFields> {
-    vec![
-        (
-            json!({"successfulJobsHistoryLimit": -1}),
-            "spec.successfulJobsHistoryLimit",
-            &["or equal to 0"],
-        ),
-        (
-            json!({"failedJobsHistoryLimit": -1}),
-            "spec.failedJobsHistoryLimit",
-            &["or equal to 0"],
-        ),
-        (
-            json!({"failedJobsHistoryLimit": 2_147_483_648_i64}),
-            "spec.failedJobsHistoryLimit",
-            &["int32"],
-        ),
-        (
-            json!({"startingDeadlineSeconds": -1}),
-            "spec.startingDeadlineSeconds",
-            &["or equal to 0"],
-        ),
-        (json!({"backoffLimit": -1}), "spec.backoffLimit", &["or equal to 0"]),
-        (
-            json!({"activeDeadlineSeconds": 0}),
-            "spec.activeDeadlineSeconds",
-            &["or equal to 1"],
-        ),
-        (
-            json!({"ttlSecondsAfterFinished": -1}),
-            "spec.ttlSecondsAfterFinished",
-            &["or equal to 0"],
-        ),
-    ]
-}
-
 fn bad_texts() -> Vec<BadFields> {
     let zone: &[&str] = &["cannot use TZ or CRON_TZ in schedule, use timeZone field instead"];
     vec![
-        (json!({"schedule": ""}), "spec.schedule", &["at least 1 chars"]),
         (json!({"schedule": null}), "spec.schedule", &["Required"]),
-        (json!({"schedule": "0".repeat(1025)}), "spec.schedule", &["1024"]),
         (json!({"schedule": "TZ=UTC @daily"}), "spec.schedule", zone),
         (json!({"schedule": "CRON_TZ=UTC 0 * * * *"}), "spec.schedule", zone),
-        (json!({"timeZone": ""}), "spec.timeZone", &["at least 1 chars"]),
-        (json!({"timeZone": "a".repeat(65)}), "spec.timeZone", &["64"]),
-        (json!({"suspend": "yes"}), "spec.suspend", &["boolean"]),
-        (
-            json!({"concurrencyPolicy": "Queue"}),
-            "spec.concurrencyPolicy",
-            &[r#""Allow", "Forbid", "Replace""#],
-        ),
-        (
-            json!({"dstPolicy": "Twice"}),
-            "spec.dstPolicy",
-            &[r#""Once", "Kubernetes""#],
-        ),
         (json!({"scheduel": "@daily"}), "spec.scheduel", &["unknown field"]),
     ]
 }
 
-/// Returns what only code can find out.
-fn bad_schedules() -> Vec<BadFields> {
-    let schedule = "spec.schedule";
-    vec![
-        (
-            json!({"schedule": "invalid-cron-schedule"}),
-            schedule,
-            &["found 1 fields", "not 5"],
-        ),
-        (
-            json!({"schedule": "60 * * * *"}),
-            schedule,
-            &["invalid minute \"60\"", "from 0 to 59"],
-        ),
-        (json!({"schedule": "* * * * MOON"}), schedule, &["MOON"]),
-        (json!({"schedule": "@reboot"}), schedule, &["@reboot"]),
-        (json!({"schedule": "@every 30s"}), schedule, &["@every"]),
-        (json!({"schedule": "0 0 30 2 *"}), schedule, &["never runs"]),
-        (
-            json!({"timeZone": "Europe/Atlantis"}),
-            "spec.timeZone",
-            &["unknown time zone"],
-        ),
-        (json!({"timeZone": "Local"}), "spec.timeZone", &["unknown time zone"]),
-    ]
-}
-
-/// Returns the rows whose schedules run more often than the namespace allows.
-fn too_often() -> Vec<Case> {
-    let schedules = ["* * * * *", "*/4 * * * *", "0,58 0,23 * * *"];
+/// Returns the row whose schedule runs more often than the namespace allows.
+fn too_often() -> Case {
     let parts = [
         "CronTabPolicy limits",
         "requires 300 s",
         "spec.limits.minIntervalSeconds",
     ];
-    let case = |(index, schedule): (usize, &str)| {
-        let crontab = crontab(&format!("too-often-{index}"), json!({"schedule": schedule}));
-        Case::good(crontab)
-            .in_space(Space::Limited)
-            .rejected_by(Place::WebhookLimit, "spec.schedule", &parts)
-    };
-    schedules.into_iter().enumerate().map(case).collect()
+    Case::good(crontab("too-often", json!({"schedule": "* * * * *"})))
+        .in_space(Space::Limited)
+        .rejected_by(Place::WebhookLimit, "spec.schedule", &parts)
 }
 
 fn bad_templates() -> Vec<BadFields> {
@@ -291,15 +188,9 @@ fn bad_templates() -> Vec<BadFields> {
 
 fn bad_foos() -> Vec<(Value, &'static str)> {
     vec![
-        (json!({"replicas": 0}), "spec.replicas"),
-        (json!({"replicas": 11}), "spec.replicas"),
-        (json!({"replicas": "two"}), "spec.replicas"),
-        (json!({"replicas": 1.5}), "spec.replicas"),
         (json!({"deploymentName": "Bad_Name"}), "spec.deploymentName"),
         (json!({"deploymentName": "-a"}), "spec.deploymentName"),
         (json!({"deploymentName": "a.b"}), "spec.deploymentName"),
-        (json!({"deploymentName": ""}), "spec.deploymentName"),
-        (json!({"deploymentName": "a".repeat(64)}), "spec.deploymentName"),
         (json!({"image": "nginx"}), "spec.image"),
     ]
 }
@@ -309,11 +200,6 @@ fn bad_policies() -> Vec<BadFields> {
         (Value::Null, "spec", &["Required"]),
         (
             json!({"limits": {"images": ["*"]}}),
-            "spec.limits.images[0]",
-            &["should match"],
-        ),
-        (
-            json!({"limits": {"images": ["a b"]}}),
             "spec.limits.images[0]",
             &["should match"],
         ),

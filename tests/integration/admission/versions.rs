@@ -16,7 +16,7 @@ use super::{
     environment::{Written, create, dry_run, install_definitions, install_policies, post_to},
     rows,
 };
-use crate::fixtures::LIMIT;
+use crate::fixtures::{LIMIT, object_builder::with_fields};
 
 /// Serves and stores v2, so that a response without a conversion has all fields of v2.
 async fn store_v2(plane: &ControlPlane) -> Result<()> {
@@ -48,16 +48,12 @@ async fn control_plane(prefix: &str) -> Result<(PooledPlane, Namespace)> {
 
 /// Returns a CronTab of v2 with these fields of the spec.
 pub(super) fn v2(spec: &Value) -> Value {
-    let mut object = json!({"apiVersion": "stable.example.com/v2", "kind": "CronTab", "metadata": {"name": "a"},
-        "spec": {
-            "schedules": [{"name": "default", "schedule": "@daily"}],
-            "template": {"spec": {"template": {"spec": {"containers": [{"name": "a", "image": "example.com/a:1"}]}}}},
-        },
+    let base = json!({
+        "schedules": [{"name": "default", "schedule": "@daily"}],
+        "template": {"spec": {"template": {"spec": {"containers": [{"name": "a", "image": "example.com/a:1"}]}}}},
     });
-    if let (Some(fields), Value::Object(spec)) = (object["spec"].as_object_mut(), spec) {
-        fields.extend(spec.clone());
-    }
-    object
+    let spec = with_fields(base, spec.clone());
+    json!({"apiVersion": "stable.example.com/v2", "kind": "CronTab", "metadata": {"name": "a"}, "spec": spec})
 }
 
 async fn send(namespace: &Namespace, object: &Value) -> Result<Written> {
@@ -135,41 +131,6 @@ async fn the_definition_of_v2_rejects_what_can_never_work() -> Result<()> {
 }
 
 #[tokio::test]
-async fn defaults_agree_in_both_versions() -> Result<()> {
-    let plane = ControlPlane::pooled().await?;
-    install_definitions(&plane.client()?).await?;
-    let namespace = plane.namespace("defaults").await?;
-    let old = dry_run(namespace.client(), namespace.name(), &rows::crontab("a", json!({}))).await??;
-    let old = &old["spec"];
-    store_v2(&plane).await?;
-    let created = eventually(LIMIT, "v2 to be served", || async {
-        let created = send(&namespace, &v2(&json!({}))).await??;
-        anyhow::Ok(created)
-    })
-    .await?;
-    let spec = &created["spec"];
-    for (in_v1, in_v2) in [
-        (&old["suspend"], &spec["suspend"]),
-        (&old["concurrencyPolicy"], &spec["runPolicy"]["concurrencyPolicy"]),
-        (
-            &old["successfulJobsHistoryLimit"],
-            &spec["runPolicy"]["successfulJobsHistoryLimit"],
-        ),
-        (
-            &old["failedJobsHistoryLimit"],
-            &spec["runPolicy"]["failedJobsHistoryLimit"],
-        ),
-        (
-            &old["jobTemplate"]["restartPolicy"],
-            &spec["template"]["spec"]["template"]["spec"]["restartPolicy"],
-        ),
-    ] {
-        ensure!(!in_v1.is_null() && in_v1 == in_v2, "{in_v1} and {in_v2}: {created:#}");
-    }
-    Ok(())
-}
-
-#[tokio::test]
 async fn limits_and_defaults_apply_to_every_schedule_of_v2() -> Result<()> {
     let (plane, namespace) = control_plane("limits").await?;
     install_policies(&plane.client()?).await?;
@@ -179,10 +140,7 @@ async fn limits_and_defaults_apply_to_every_schedule_of_v2() -> Result<()> {
     create(namespace.client(), namespace.name(), &policy).await??;
 
     let schedules = |fields: Value| {
-        let mut other = json!({"name": "other", "schedule": "@hourly"});
-        if let (Value::Object(other), Value::Object(fields)) = (&mut other, fields) {
-            other.extend(fields);
-        }
+        let other = with_fields(json!({"name": "other", "schedule": "@hourly"}), fields);
         v2(&json!({"schedules": [{"name": "default", "schedule": "@daily", "timeZone": "UTC"}, other]}))
     };
     let image = json!({"spec": {"template": {"spec": {"containers": [{"name": "a", "image": "evil:1"}]}}}});

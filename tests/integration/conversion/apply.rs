@@ -7,7 +7,10 @@ use portreeve_crontab::api::{CRONTABS, CRONTABS_V2, V2_FIELDS};
 use serde_json::{Value, json};
 
 use super::environment::with_either_storage;
-use crate::fixtures::conversion::{CronTabs, succeeded};
+use crate::fixtures::{
+    conversion::{CronTabs, succeeded},
+    object_builder::with_fields,
+};
 
 /// Applies a spec. The apiserver must neither refuse it nor find a conflict.
 async fn apply(crontabs: &CronTabs, version: &Resource, manager: &str, spec: Value) -> Result<Value> {
@@ -52,11 +55,7 @@ fn fields_v1(more: &[&str]) -> Value {
 }
 
 fn entry(name: &str, more: Value) -> Value {
-    let mut entry = json!({"name": name});
-    if let (Value::Object(entry), Value::Object(more)) = (&mut entry, more) {
-        entry.extend(more);
-    }
-    entry
+    with_fields(json!({"name": name}), more)
 }
 
 /// Returns the ownership of an entry with these other fields.
@@ -113,13 +112,8 @@ async fn two_managers_apply_their_parts_in_two_versions() -> Result<()> {
         ensure_owned(&applied, "alice", &CRONTABS, &fields_v1(&[]))?;
 
         // It gives up its whole entry, and keeps another field.
-        let applied = apply(
-            crontabs,
-            &CRONTABS_V2,
-            "bob",
-            json!({"runPolicy": {"failedJobsHistoryLimit": 5}}),
-        )
-        .await?;
+        let policy = json!({"runPolicy": {"failedJobsHistoryLimit": 5}});
+        let applied = apply(crontabs, &CRONTABS_V2, "bob", policy).await?;
         let found = &applied["spec"]["schedules"];
         ensure!(found[0]["schedule"] == "@weekly", "{found}");
         ensure!(found[1]["name"] == "noon" && found.get(2).is_none(), "{found}");

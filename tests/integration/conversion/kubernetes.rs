@@ -16,7 +16,7 @@ use super::{
 };
 use crate::fixtures::{
     LIMIT,
-    conversion::{CronTabs, Definition, by_daemon, serve_both, v1, v2, versions},
+    conversion::{CronTabs, Definition, by_daemon, serve_both, small, versions},
 };
 
 #[tokio::test]
@@ -65,15 +65,6 @@ async fn convert(plane: PooledPlane) -> Result<()> {
 async fn store(environment: &Environment, stored: &Resource) -> Result<()> {
     let Environment { daemon, plane } = environment;
     serve_both(plane, &by_daemon(plane, daemon.webhooks.port), stored).await
-}
-
-/// Returns a small object of a version.
-fn small(version: &Resource, name: &str) -> Value {
-    if *version == CRONTABS {
-        v1(name, json!({}))
-    } else {
-        v2(name, json!({}))
-    }
 }
 
 async fn validate_storage_version(environment: &Environment) -> Result<()> {

@@ -93,6 +93,27 @@ impl Converting {
     fn definition(&self) -> Result<Definition> {
         Ok(Definition::of(&self.plane.client()?, CronTab::crd_name()))
     }
+
+    /// Lets nobody convert, and waits until `name` cannot be read in this version.
+    async fn stop_converting(&self, crontabs: &CronTabs, version: &Resource, name: &str) -> Result<()> {
+        let nobody = by_daemon(&self.plane, free_port()?);
+        self.definition()?.convert(&nobody).await?;
+        wait_until_unreadable(crontabs, version, name).await
+    }
+
+    /// Lets the daemon convert again.
+    async fn convert_again(&self) -> Result<()> {
+        let ours = by_daemon(&self.plane, self.port);
+        self.definition()?.convert(&ours).await
+    }
+}
+
+async fn wait_until_unreadable(crontabs: &CronTabs, version: &Resource, name: &str) -> Result<()> {
+    eventually(LIMIT, "the conversion to be away", || async {
+        ensure!(crontabs.get(version, name).await.is_err(), "it still works");
+        anyhow::Ok(())
+    })
+    .await
 }
 
 /// Waits until this many Jobs of a CronTab exist, and returns their schedules.
@@ -133,13 +154,7 @@ async fn runs_start_without_the_conversion_while_v1_is_stored() -> Result<()> {
     let crontabs = CronTabs::of(&namespace);
     crontabs.create(&CRONTABS_V2, &twice("a", converting.due)).await?;
     wait_until_observed(&crontabs, &CRONTABS, "a").await?;
-    let nobody = by_daemon(&converting.plane, free_port()?);
-    converting.definition()?.convert(&nobody).await?;
-    eventually(LIMIT, "the conversion to be away", || async {
-        ensure!(crontabs.get(&CRONTABS_V2, "a").await.is_err(), "it still works");
-        anyhow::Ok(())
-    })
-    .await?;
+    converting.stop_converting(&crontabs, &CRONTABS_V2, "a").await?;
     converting.advance();
     let mut schedules = wait_for_jobs(&namespace, "a", 2).await?;
     schedules.sort();
@@ -191,13 +206,7 @@ async fn no_run_is_lost_while_the_controllers_version_cannot_be_read() -> Result
     let crontabs = CronTabs::of(&namespace);
     crontabs.create(&CRONTABS_V2, &twice("a", converting.due)).await?;
     wait_until_observed(&crontabs, &CRONTABS_V2, "a").await?;
-    let nobody = by_daemon(&converting.plane, free_port()?);
-    converting.definition()?.convert(&nobody).await?;
-    eventually(LIMIT, "the conversion to be away", || async {
-        ensure!(crontabs.get(&CRONTABS, "a").await.is_err(), "it still works");
-        anyhow::Ok(())
-    })
-    .await?;
+    converting.stop_converting(&crontabs, &CRONTABS, "a").await?;
     // The apiserver cannot convert this event, so it ends all watches of v1.
     crontabs.create(&CRONTABS_V2, &twice("b", converting.due)).await?;
     let is_reported = |_, text: &str| {
@@ -211,10 +220,7 @@ async fn no_run_is_lost_while_the_controllers_version_cannot_be_read() -> Result
     converting.advance();
     wait_for_jobs(&namespace, "a", 2).await?;
 
-    converting
-        .definition()?
-        .convert(&by_daemon(&converting.plane, converting.port))
-        .await?;
+    converting.convert_again().await?;
     let due = converting.due - minutes(STEP);
     wait_for_last_schedule(&crontabs, &CRONTABS_V2, "a", due).await?;
     wait_for_jobs(&namespace, "b", 2).await?;

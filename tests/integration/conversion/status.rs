@@ -13,49 +13,29 @@ use super::{
 async fn a_status_is_the_same_in_both_versions() -> Result<()> {
     with_either_storage("status", async |crontabs| {
         let created = crontabs.create(&CRONTABS_V2, &several("a")).await?;
-        let times = json!({"lastScheduleTime": "2026-01-01T00:00:00Z", "nextScheduleTime": "2026-02-01T00:00:00Z"});
         let weekend = json!({"name": "weekend", "lastScheduleTime": "2026-01-03T08:00:00Z", "active": 1});
-        let mut status = json!({
+        let status = json!({
             "observedSchedule": "@monthly", "missedRuns": 2, "activeCount": 1, "observedGeneration": 1,
+            "lastScheduleTime": "2026-01-01T00:00:00Z", "nextScheduleTime": "2026-02-01T00:00:00Z",
             "schedules": [weekend], "jobNameFormat": "Hashed",
             "conditions": [{
                 "type": "Ready", "status": "True", "reason": "Scheduled", "message": "", "observedGeneration": 1,
                 "lastTransitionTime": "2026-01-01T00:00:00Z",
             }],
         });
-        status["lastScheduleTime"] = times["lastScheduleTime"].clone();
-        status["nextScheduleTime"] = times["nextScheduleTime"].clone();
-        let patched = crontabs
+        crontabs
             .merge(&CRONTABS, "a/status", &json!({"status": status}))
             .await?;
-        ensure!(patched["status"] == status, "{patched}");
-
         let read = crontabs.get(&CRONTABS_V2, "a").await?;
         ensure!(read["spec"] == created["spec"], "{read}");
         ensure!(read["metadata"]["generation"] == 1, "{read}");
-        let found = &read["status"];
-        for field in ["activeCount", "observedGeneration", "conditions", "jobNameFormat"] {
-            ensure!(found[field] == status[field], "{field}: {found}");
-        }
-        let default = json!({
-            "name": "default", "observedSchedule": "@monthly", "missedRuns": 2,
-            "lastScheduleTime": times["lastScheduleTime"], "nextScheduleTime": times["nextScheduleTime"],
-        });
-        ensure!(found["schedules"] == json!([default, weekend]), "{found}");
-        ensure!(found.get("lastScheduleTime").is_none(), "{found}");
-
-        // The list is replaced as a whole, and the other version reads what is left.
-        let default = json!({"name": "default", "lastScheduleTime": "2026-03-01T00:00:00Z"});
-        let noon = json!({"name": "noon", "missedRuns": 1});
-        let change = json!({"status": {"schedules": [default, noon]}});
+        let schedules = read["status"]["schedules"].as_array().map(Vec::len);
+        ensure!(schedules == Some(2), "{read}");
+        // A write of the same status in v2 keeps every field of v1.
+        let change = json!({"status": read["status"]});
         crontabs.merge(&CRONTABS_V2, "a/status", &change).await?;
         let read = crontabs.get(&CRONTABS, "a").await?["status"].take();
-        ensure!(read["lastScheduleTime"] == "2026-03-01T00:00:00Z", "{read}");
-        ensure!(read["schedules"] == json!([noon]), "{read}");
-        for field in ["nextScheduleTime", "observedSchedule"] {
-            ensure!(read.get(field).is_none(), "{field}: {read}");
-        }
-        ensure!(read["conditions"] == status["conditions"], "{read}");
+        ensure!(read == status, "{read} instead of {status}");
         Ok(())
     })
     .await

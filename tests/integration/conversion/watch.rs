@@ -1,4 +1,4 @@
-//! Watches in both versions, and lists of many objects.
+//! Watches in both versions.
 
 use std::pin::pin;
 
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::fixtures::{
     LIMIT,
-    conversion::{CronTabs, v1, v2},
+    conversion::{CronTabs, small},
 };
 
 fn api(crontabs: &CronTabs, version: &Resource) -> Api<DynamicObject> {
@@ -53,7 +53,7 @@ async fn watches_report_writes_of_the_other_version() -> Result<()> {
         for version in BOTH {
             let parameters = WatchParams::default().fields("metadata.name=a");
             let started = crontabs
-                .create(version, &v1_or_v2(version, &format!("marker-{}", version.version)))
+                .create(version, &small(version, &format!("marker-{}", version.version)))
                 .await?;
             let from = started["metadata"]["resourceVersion"].as_str().context("no version")?;
             watches.push((version, api(crontabs, version).watch(&parameters, from).await?.boxed()));
@@ -93,65 +93,6 @@ async fn watches_report_writes_of_the_other_version() -> Result<()> {
                 object["spec"] == last["spec"] && object["status"] == last["status"],
                 "{object}"
             );
-        }
-        Ok(())
-    })
-    .await
-}
-
-fn v1_or_v2(version: &Resource, name: &str) -> Value {
-    if *version == CRONTABS {
-        v1(name, json!({}))
-    } else {
-        v2(name, json!({}))
-    }
-}
-
-/// The number of objects of a list.
-const MANY: usize = 200;
-
-#[tokio::test]
-async fn a_list_of_many_objects_keeps_their_order_and_number() -> Result<()> {
-    with_either_storage("many", async |crontabs| {
-        let mut names: Vec<_> = (0..MANY)
-            .map(|number| format!("{:03}-{number}", number * 7 % MANY))
-            .collect();
-        for chunk in names.chunks(20) {
-            let created = chunk.iter().enumerate().map(async |(index, name)| {
-                let version = BOTH[index % 2];
-                crontabs.create(version, &v1_or_v2(version, name)).await
-            });
-            try_join_all(created).await?;
-        }
-        names.sort();
-        for version in BOTH {
-            for query in ["", "?resourceVersion=0", "?limit=500"] {
-                let found = crontabs
-                    .send(http::Method::GET, (version, query), "application/json", &Value::Null)
-                    .await?;
-                let items = found.body["items"].as_array().context("no items")?;
-                let listed: Vec<_> = items
-                    .iter()
-                    .filter_map(|item| item["metadata"]["name"].as_str())
-                    .collect();
-                ensure!(listed == names, "{version}{query}: {listed:?}");
-                let api_version = version.api_version();
-                ensure!(
-                    items.iter().all(|item| item["apiVersion"] == api_version),
-                    "{version}{query}"
-                );
-                let field = if *version == CRONTABS {
-                    "/spec/schedule"
-                } else {
-                    "/spec/schedules/0/schedule"
-                };
-                ensure!(
-                    items
-                        .iter()
-                        .all(|item| item.pointer(field) == Some(&json!("0 0 1 1 *"))),
-                    "{version}{query}"
-                );
-            }
         }
         Ok(())
     })

@@ -139,10 +139,6 @@ async fn metadata_uid_mutating_empty_response_failure_message_and_unhandled() ->
     ] {
         let server = failing(&plane, group).await?;
         call(&plane, &crontabs, &definition, &server).await?;
-        let object = v1("marker", json!({}));
-        let mut typed = object.clone();
-        typed["apiVersion"] = CRONTABS_V2.api_version().into();
-        typed["kind"] = "CronTab".into();
         let merge = "application/merge-patch+json";
         let change = json!({"metadata": {"labels": {"a": "b"}}});
         for (method, target, content_type, body) in [
@@ -171,41 +167,6 @@ async fn metadata_uid_mutating_empty_response_failure_message_and_unhandled() ->
             .await
             .context("the stored version needs no webhook")?;
     }
-    Ok(())
-}
-
-/// Our webhook says why it cannot convert, so that the client sees it.
-#[tokio::test]
-async fn a_version_that_our_webhook_does_not_know_is_an_error_with_its_name() -> Result<()> {
-    let environment = Environment::start(ControlPlane::pooled().await?, &CRONTABS, &["--dry-run"]).await?;
-    let crontabs = CronTabs::of(&environment.plane.namespace("unknown").await?);
-    crontabs.create(&CRONTABS, &v1("marker", json!({}))).await?;
-    let definition = Definition::of(&crontabs.client, CronTab::crd_name());
-    definition
-        .edit(|definition| {
-            let mut third = definition["spec"]["versions"][1].clone();
-            third["name"] = "v3".into();
-            if let Some(versions) = definition["spec"]["versions"].as_array_mut() {
-                versions.truncate(2);
-                versions.push(third);
-            }
-        })
-        .await?;
-    let unknown = portreeve_api::Resource::namespaced("stable.example.com", "v3", "CronTab", "crontabs");
-    eventually(LIMIT, "the reason", || async {
-        let response = crontabs
-            .send(Method::GET, (&unknown, "marker"), "application/json", &Value::Null)
-            .await?;
-        let expected = "cannot convert to \\\"stable.example.com/v3\\\"";
-        let message = response.message().replace('"', "\\\"");
-        ensure!(
-            response.status.is_server_error() && message.contains(expected),
-            "{response:?}"
-        );
-        anyhow::Ok(())
-    })
-    .await?;
-    crontabs.get(&CRONTABS_V2, "marker").await?;
     Ok(())
 }
 

@@ -140,26 +140,6 @@ async fn a_webhook_in_use_needs_no_ca() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_service_is_the_address_in_a_cluster() -> Result<()> {
-    let gadgets = shared().await?.gadgets("service").await?;
-    let service = [
-        "conversion",
-        "enable",
-        "--service=portreeve-system/portreeve-webhook:8443",
-        "--timeout=1s",
-    ];
-    gadgets.fail(&service).await?;
-    let definition = gadgets.definition().await?;
-    let config = &definition["spec"]["conversion"]["webhook"]["clientConfig"];
-    let path = format!("/convert/{}", gadgets.name());
-    let expected = json!({"service": {
-        "namespace": "portreeve-system", "name": "portreeve-webhook", "path": path, "port": 8443,
-    }});
-    ensure!(*config == expected, "{config}");
-    Ok(())
-}
-
-#[tokio::test]
 async fn v2_is_not_withdrawn_while_objects_are_stored_in_it() -> Result<()> {
     let gadgets = shared().await?.gadgets("still-stored").await?;
     gadgets.create("v1", "a", json!({"size": 1})).await?;

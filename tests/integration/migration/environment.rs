@@ -1,12 +1,8 @@
 //! A control plane with a conversion webhook, definitions with two versions, and the commands.
 
-use std::{
-    path::Path,
-    process::{ExitStatus, Output},
-    thread,
-};
+use std::{path::Path, process::Output, thread};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
@@ -370,12 +366,8 @@ pub(crate) fn succeeded(output: &Output) -> Result<String> {
 pub(crate) fn failed(output: &Output) -> Result<(String, String)> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (printed, errors) = (text(&output.stdout), text(&output.stderr));
-    ensure!(exit_code(output.status)? == 1, "{}: {printed}{errors}", output.status);
+    ensure!(output.status.code() == Some(1), "{}: {printed}{errors}", output.status);
     let error = errors.lines().last().context("no error")?;
     ensure!(error.starts_with("error: "), "{errors}");
     Ok((printed, errors))
-}
-
-fn exit_code(status: ExitStatus) -> Result<i32> {
-    status.code().ok_or_else(|| anyhow!("{status}"))
 }

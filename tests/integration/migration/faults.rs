@@ -234,34 +234,6 @@ async fn objects_that_cannot_be_written_are_reported() -> Result<()> {
     Ok(())
 }
 
-/// A webhook that does not work makes each list fail, so nothing may be stored in v2.
-#[tokio::test]
-async fn nothing_is_switched_while_objects_cannot_be_converted() -> Result<()> {
-    let migration = Migration::prepare(shared().await?, "unconverted").await?;
-    let gadgets = &migration.gadgets;
-    let nobody = json!({"url": "https://localhost:1/convert", "service": null});
-    let broken = Patch::Merge(json!({"spec": {"conversion": {"webhook": {"clientConfig": nobody}}}}));
-    gadgets
-        .definitions()
-        .patch(&gadgets.name(), &PatchParams::default(), &broken)
-        .await?;
-    let objects = gadgets.api("v2");
-    eventually(LIMIT, "v2 to be unreadable", || async {
-        ensure!(objects.get("g-00000").await.is_err());
-        anyhow::Ok(())
-    })
-    .await?;
-    let (_, error) = gadgets.fail(&FAST).await?;
-    ensure!(
-        error.contains("nothing was changed") && error.contains("conversion webhook"),
-        "{error}"
-    );
-    let versions = gadgets.versions().await?;
-    ensure!(versions.ends_with("storage v1, [\"v1\"]"), "{versions}");
-    ensure!(gadgets.stored_in().await? == (50, 0));
-    Ok(())
-}
-
 /// The first page can be read.
 #[tokio::test]
 async fn nothing_is_switched_while_one_object_cannot_be_converted() -> Result<()> {

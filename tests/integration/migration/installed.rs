@@ -15,9 +15,12 @@ const RELEASE: &[Descriptor] = &[Descriptor {
     ..descriptor("gadget-controller", one_flag, |ctx| idle(ctx, "InstalledGadget"))
 }];
 
-/// The next release adds a field to both versions.
+/// The next release adds a field to v2, whose fields are at the end of the file.
 const NEXT_RELEASE: &[Descriptor] = &[Descriptor {
-    crds: &[include_str!("gadgets_next.yaml")],
+    crds: &[concat!(
+        include_str!("gadgets.yaml"),
+        "              color:\n                type: string\n"
+    )],
     ..descriptor("gadget-controller", one_flag, |ctx| idle(ctx, "UpdatedGadget"))
 }];
 

@@ -11,11 +11,10 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, ensure};
 use data_encoding::BASE64;
-use http::{Request, StatusCode};
-use kube::{Client, api::PatchParams, client::Body};
+use http::StatusCode;
+use kube::{Client, api::PatchParams};
 use portreeve_crontab::api::CRONTABS;
 use portreeve_testing::{Authority, ControlPlane, PooledPlane, Process, Signal, eventually, free_port};
-use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -30,7 +29,7 @@ use crate::{
     },
     fixtures::{
         LIMIT,
-        admin::{self, Admin},
+        admin::{Admin, certificates},
         daemon::Daemon,
         manifests,
         repository::printed_folder,
@@ -176,12 +175,10 @@ impl Installation {
     /// name of the Service.
     async fn ensure_trusted(&self) -> Result<()> {
         let bundle = self.bundles.read(CONFIGURATIONS[1]).await?.pop();
-        let mut config = self.webhooks.config()?;
-        config.root_cert = Some(certificates(&bundle.context("there are no webhooks")?)?);
-        config.tls_server_name = Some(format!("portreeve-webhook.{NAMESPACE}.svc"));
-        let response = admin::send(config, Request::get("/readyz").body(Body::empty())?).await?;
-        ensure!(response.status() == StatusCode::OK, "{response:?}");
-        Ok(())
+        let name = format!("portreeve-webhook.{NAMESPACE}.svc");
+        self.webhooks
+            .ensure_trusted(&bundle.context("there are no webhooks")?, name)
+            .await
     }
 
     /// Fails unless the cainjector is the only field manager that has set a `caBundle`.
@@ -242,12 +239,6 @@ async fn install(client: &Client, objects: &ChartObjects) -> Result<()> {
 /// Returns how often the daemon has replaced its certificate.
 fn reloads(daemon: &Daemon) -> Result<usize> {
     Ok(daemon.log()?.matches("reloaded the serving certificate").count())
-}
-
-/// Returns the certificates of a bundle in DER.
-fn certificates(bundle: &str) -> Result<Vec<Vec<u8>>> {
-    let certificates = CertificateDer::pem_slice_iter(bundle.as_bytes());
-    certificates.map(|certificate| Ok(certificate?.to_vec())).collect()
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use kube::api::{ListParams, PatchParams};
+use kube::api::ListParams;
 use portreeve_testing::{ControlPlane, Process, Signal, eventually, free_port};
 
 use crate::fixtures::{
@@ -75,10 +75,7 @@ async fn the_image_binary_leads_reconciles_and_exits_cleanly_with_the_printed_rb
     let binary = binary()?;
     let plane = ControlPlane::pooled().await?;
     let system = plane.namespace("portreeve-system").await?;
-    let force = PatchParams::apply("an-administrator").force();
-    for crd in manifests::documents(&printed(&["crds"])?)? {
-        manifests::apply(system.client(), &crd, None, &force).await?;
-    }
+    manifests::apply_all(system.client(), &printed(&["crds"])?).await?;
     let within = format!("--namespace={}", system.name());
     let lease = format!("--leader-elect-resource-namespace={}", system.name());
     rbac::apply_and_wait(system.client(), system.name(), &printed(&["rbac", &within, &lease])?).await?;

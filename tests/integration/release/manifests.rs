@@ -3,14 +3,10 @@
 
 mod releases;
 mod removal;
+mod rendering;
 pub(crate) mod webhooks;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::{Path, PathBuf},
-    process::Command,
-    sync::LazyLock,
-};
+use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -21,81 +17,23 @@ use kube::{
 use portreeve_testing::ControlPlane;
 use serde_json::{Value, json};
 
-use crate::fixtures::{
-    daemon::printed,
-    manifests,
-    repository::{printed_folder, root},
-};
+pub(crate) use self::rendering::{Objects, chart, custom_kustomization, kustomization, objects, overlays_with};
+use self::rendering::{edited_overlays, overlay, tools};
+use crate::fixtures::{daemon::printed, manifests, repository::root};
 
-/// The objects of a rendering, by kind and name.
-pub(crate) type Objects = BTreeMap<String, Value>;
-
-/// Returns the folder of kustomize and helm. Builds them once if `make manifest-tools` has not.
-fn tools() -> Result<&'static Path> {
-    static TOOLS: LazyLock<Result<PathBuf>> = LazyLock::new(|| printed_folder("hack/manifests/build"));
-    TOOLS.as_deref().map_err(|error| anyhow!("{error:#}"))
+/// Returns why helm rejects these values.
+fn rejection(values: &[&str]) -> Result<String> {
+    let rendered = chart("a", "b", values).map(drop);
+    let error = rendered.err().with_context(|| format!("helm accepts {values:?}"))?;
+    Ok(error.to_string())
 }
 
-/// Returns the output of kustomize or helm.
-fn rendered(tool: &str, args: &[&str]) -> Result<String> {
-    let output = Command::new(tools()?.join(tool))
-        .args(args)
-        .current_dir(root().join("deploy"))
-        .output()
-        .with_context(|| format!("failed to run {tool}"))?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{tool} {args:?}: {errors}");
-    Ok(String::from_utf8(output.stdout)?)
-}
-
-fn objects(yaml: &str) -> Result<Objects> {
-    let mut objects = Objects::new();
-    for document in manifests::documents(yaml)? {
-        if document.is_null() {
-            continue;
-        }
-        let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        let key = format!("{} {}", text("/kind"), text("/metadata/name"));
-        ensure!(
-            objects.insert(key.clone(), document).is_none(),
-            "{key} is rendered twice"
-        );
-    }
-    Ok(objects)
-}
-
-fn overlay(name: &str) -> Result<Objects> {
-    kustomization(&format!("kustomize/overlays/{name}"))
-}
-
-/// Builds a kustomization, by its folder in deploy/ or its absolute path.
-pub(crate) fn kustomization(folder: &str) -> Result<Objects> {
-    objects(&rendered("kustomize", &["build", folder])?)
-}
-
-/// Builds a kustomization that is not in deploy/. `{deploy}` in `text` is the path of deploy/.
-pub(crate) fn custom_kustomization(text: &str, files: &[(&str, &str)]) -> Result<Objects> {
-    let folder = tempfile::tempdir()?;
-    // kustomize accepts no absolute path.
-    let up = "../".repeat(folder.path().canonicalize()?.components().count() - 1);
-    let deploy = root().canonicalize()?.join("deploy");
-    let deploy = format!("{up}{}", deploy.strip_prefix("/")?.display());
-    std::fs::write(
-        folder.path().join("kustomization.yaml"),
-        text.replace("{deploy}", &deploy),
-    )?;
-    for (name, content) in files {
-        std::fs::write(folder.path().join(name), content)?;
-    }
-    kustomization(&folder.path().display().to_string())
-}
-
-/// Renders the chart as release `release` in `namespace`.
-pub(crate) fn chart(release: &str, namespace: &str, values: &[&str]) -> Result<Objects> {
-    let flag = format!("--namespace={namespace}");
-    let args = ["template", release, "helm/portreeve", "--include-crds", &flag];
-    let values = values.iter().flat_map(|value| ["--set", value]);
-    objects(&rendered("helm", &args.into_iter().chain(values).collect::<Vec<_>>())?)
+/// Returns the arguments of the container of a release.
+fn arguments<'a>(objects: &'a Objects, release: &str) -> Result<Vec<&'a str>> {
+    let pod = &objects[&format!("Deployment {release}")]["spec"]["template"]["spec"];
+    let args = pod["containers"][0]["args"].as_array();
+    let args = args.context("the container has no arguments")?;
+    Ok(args.iter().filter_map(Value::as_str).collect())
 }
 
 /// Removes the annotation that only the chart adds to fences and their anchors, so that they are
@@ -217,11 +155,9 @@ fn the_chart_renders_the_rbac_the_fence_and_the_flow_schema_that_the_binary_prin
         let found: Objects = chart.into_iter().filter(|(key, _)| is_ours(key)).collect();
         ensure!(found == expected, "{list}: {found:#?} instead of {expected:#?}");
     }
-    let unknown = chart("a", "b", &["controllers={*,-fop}"]).map(drop);
-    let error = unknown.err().context("the chart accepted an unknown name")?.to_string();
+    let error = rejection(&["controllers={*,-fop}"])?;
     ensure!(error.contains(r#"unknown controller "-fop""#), "{error}");
-    let text = chart("a", "b", &["controllers=*"]).map(drop);
-    let error = text.err().context("the chart accepted a string as a list")?.to_string();
+    let error = rejection(&["controllers=*"])?;
     ensure!(error.contains("/controllers"), "{error}");
     Ok(())
 }
@@ -245,10 +181,8 @@ fn two_releases_share_only_crds() -> Result<()> {
         let pod = &objects[&format!("Deployment {release}")]["spec"]["template"]["spec"];
         ensure!(pod["serviceAccountName"] == *release, "{pod:#}");
         let lease = format!("--leader-elect-resource-name={release}");
-        let args = pod["containers"][0]["args"]
-            .as_array()
-            .context("the container has no arguments")?;
-        ensure!(args.contains(&json!(lease)), "{args:?}");
+        let args = arguments(objects, release)?;
+        ensure!(args.contains(&&*lease), "{args:?}");
     }
     Ok(())
 }
@@ -256,14 +190,9 @@ fn two_releases_share_only_crds() -> Result<()> {
 #[test]
 fn a_single_replica_can_run_without_leader_election() -> Result<()> {
     let off = "leaderElection.enabled=false";
-    let error = chart("a", "b", &[off])
-        .map(drop)
-        .err()
-        .context("the chart accepted three replicas without leader election")?;
+    let error = rejection(&[off])?;
     ensure!(
-        error
-            .to_string()
-            .contains("at most one replica; set replicas to 1 or enable leader election"),
+        error.contains("at most one replica; set replicas to 1 or enable leader election"),
         "{error}"
     );
     let alone = chart("a", "b", &[off, "replicas=1"])?;
@@ -293,7 +222,6 @@ fn the_serving_certificate_can_be_switched_off() -> Result<()> {
 
 #[tokio::test]
 async fn the_apiserver_accepts_every_manifest_with_strict_validation() -> Result<()> {
-    let client = ControlPlane::shared().await.client()?;
     let everything = [
         "leaderElection.leaseDuration=30s",
         "leaderElection.renewDeadline=20s",
@@ -319,6 +247,13 @@ async fn the_apiserver_accepts_every_manifest_with_strict_validation() -> Result
         )?,
         chart("plain", "portreeve-system", &["servingCertificate.enabled=false"])?,
     ];
+    ensure_accepted(&renderings).await
+}
+
+/// Ensures that the apiserver accepts every object of these renderings, the first of which has the
+/// namespace, with strict validation.
+async fn ensure_accepted(renderings: &[Objects]) -> Result<()> {
+    let client = ControlPlane::shared().await.client()?;
     let force = PatchParams::apply("an-administrator").force().validation_strict();
     // The namespace has to exist before the apiserver accepts the namespaced objects.
     let namespace = &renderings[0]["Namespace portreeve-system"];
@@ -366,15 +301,9 @@ fn deployments_run_this_version_with_flags_that_the_binary_accepts() -> Result<(
         overlay("bare-control-plane")?,
         chart("portreeve", "portreeve-system", &["leaderElection.leaseDuration=30s"])?,
     ] {
-        let pod = &objects["Deployment portreeve"]["spec"]["template"]["spec"];
-        let container = &pod["containers"][0];
-        ensure!(
-            container["image"] == format!("portreeve:{version}"),
-            "{}",
-            container["image"]
-        );
-        let args = container["args"].as_array().context("the container has no arguments")?;
-        let args = args.iter().filter_map(Value::as_str);
+        let image = &objects["Deployment portreeve"]["spec"]["template"]["spec"]["containers"][0]["image"];
+        ensure!(*image == format!("portreeve:{version}"), "{image}");
+        let args = arguments(&objects, "portreeve")?;
         portreeve_daemon::Config::parse(["portreeve"].into_iter().chain(args), portreeve_cli::CONTROLLERS)?;
     }
     let packaged = std::fs::read_to_string(root().join("deploy/helm/portreeve/Chart.yaml"))?;
@@ -410,13 +339,13 @@ fn the_documented_overlay_mounts_a_config_file_and_passes_its_path() -> Result<(
         mount["name"] == volume["name"] && mount["mountPath"] == "/etc/portreeve",
         "{mount}"
     );
-    let args = container["args"].as_array().context("the container has no arguments")?;
+    let args = arguments(&objects, "portreeve")?;
     for arg in [
         "--config=/etc/portreeve/config.yaml",
         "--leader-elect-resource-namespace=portreeve-system",
         "--controllers=*",
     ] {
-        ensure!(args.iter().any(|found| found == arg), "{arg} is not among {args:?}");
+        ensure!(args.contains(&arg), "{arg} is not among {args:?}");
     }
     Ok(())
 }

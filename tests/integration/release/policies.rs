@@ -1,15 +1,13 @@
 //! deploy/policies: the kustomize component and the chart render the same policies, and the
 //! apiserver accepts them.
 
-use std::{fs, process::Command};
-
 use anyhow::{Result, ensure};
 use kube::api::PatchParams;
 
-use super::manifests::{Objects, chart, custom_kustomization, ensure_same, kustomization};
+use super::manifests::{Objects, chart, custom_kustomization, ensure_same, objects, overlays_with};
 use crate::{
     admission::environment::environment,
-    fixtures::{daemon::printed, manifests, repository::root},
+    fixtures::{daemon::printed, manifests},
 };
 
 /// The objects of deploy/policies.
@@ -61,27 +59,11 @@ fn the_component_and_the_chart_add_the_printed_policies() -> Result<()> {
 /// The page and the overlays show the same lines, which are commented out in the overlays.
 #[test]
 fn the_documented_lines_switch_the_component_on() -> Result<()> {
-    let lines = "components:\n- ../../../policies\n";
     let page = include_str!("../../../docs/policies.md");
-    ensure!(page.contains(&format!("```yaml\n{lines}```")), "{page}");
-    let copy = tempfile::tempdir()?;
-    let copied = Command::new("cp")
-        .arg("-R")
-        .args([&root().join("deploy"), copy.path()])
-        .status()?;
-    ensure!(copied.success(), "{copied}");
-    for name in ["default", "bare-control-plane"] {
-        let overlay = copy.path().join("deploy/kustomize/overlays").join(name);
-        let file = overlay.join("kustomization.yaml");
-        let mut text = fs::read_to_string(&file)?;
-        for line in lines.lines() {
-            let commented = format!("# {line}\n");
-            ensure!(text.contains(&commented), "{text}");
-            text = text.replace(&commented, &format!("{line}\n"));
-        }
-        fs::write(&file, text)?;
-        let objects = kustomization(&overlay.display().to_string())?;
-        ensure!(OBJECTS.iter().all(|key| objects.contains_key(*key)), "{name}");
+    ensure!(page.contains("```yaml\ncomponents:\n- ../../../policies\n```"));
+    for yaml in overlays_with("policies")? {
+        let objects = objects(&yaml)?;
+        ensure!(OBJECTS.iter().all(|key| objects.contains_key(*key)), "{yaml}");
     }
     Ok(())
 }

@@ -5,25 +5,16 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use http::{Request, StatusCode};
-use k8s_openapi::api::{
-    core::v1::{ConfigMap, Secret},
-    rbac::v1::PolicyRule,
-};
-use kube::{
-    api::{PatchParams, PostParams},
-    client::Body,
-};
+use http::StatusCode;
+use k8s_openapi::api::{core::v1::ConfigMap, rbac::v1::PolicyRule};
 use portreeve_testing::{ControlPlane, FaultProxy, Namespace, PooledPlane, eventually, free_port};
-use rustls::pki_types::{CertificateDer, pem::PemObject};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::manifests::webhooks::with_components;
+use super::{install, manifests::webhooks::with_components};
 use crate::fixtures::{
     LIMIT,
-    admin::{self, Admin},
-    daemon::{Daemon, LONG_LEASE, printed},
-    manifests,
+    admin::Admin,
+    daemon::{Daemon, LONG_LEASE},
     rbac::{ACCOUNT, printed_rules},
 };
 
@@ -43,14 +34,7 @@ impl Environment {
     async fn new() -> Result<Self> {
         let plane = ControlPlane::pooled().await?;
         let system = plane.namespace(NAMESPACE).await?;
-        let force = PatchParams::apply("an-administrator").force();
-        for crd in manifests::documents(&printed(&["crds"])?)? {
-            manifests::apply(system.client(), &crd, None, &force).await?;
-        }
-        let secret = serde_json::from_value(json!({"metadata": {"name": "portreeve-serving"}}))?;
-        system.api::<Secret>().create(&PostParams::default(), &secret).await?;
-        let map = serde_json::from_value(json!({"metadata": {"name": "portreeve-serving-ca"}}))?;
-        system.api::<ConfigMap>().create(&PostParams::default(), &map).await?;
+        install(&system).await?;
         let objects = with_components("'{deploy}/webhooks'")?;
         let pod = &objects["Deployment portreeve"]["spec"]["template"]["spec"];
         Ok(Self {
@@ -110,14 +94,8 @@ impl Environment {
         let published = self.system.api::<ConfigMap>().get("portreeve-serving-ca").await?;
         let published = published.data.unwrap_or_default();
         let authorities = published.get("ca.crt").context("no CA is published")?;
-        let authorities = CertificateDer::pem_slice_iter(authorities.as_bytes());
-        let authorities: Result<Vec<_>, _> = authorities.collect();
-        let mut config = listener.config()?;
-        config.root_cert = Some(authorities?.iter().map(|authority| authority.to_vec()).collect());
-        config.tls_server_name = Some(format!("{service}.{}.svc", self.system.name()));
-        let response = admin::send(config, Request::get("/readyz").body(Body::empty())?).await?;
-        ensure!(response.status() == StatusCode::OK, "{}", response.status());
-        Ok(())
+        let name = format!("{service}.{}.svc", self.system.name());
+        listener.ensure_trusted(authorities, name).await
     }
 }
 

@@ -91,12 +91,6 @@ async fn an_update_and_a_rollback_lose_and_repeat_no_run_and_reject_no_write() -
     for name in &scheduled {
         jobs.ensure_every_minute(name, Minute::of(began).next(), last)?;
     }
-    let requests: usize = summary.requests.iter().map(|(_, count)| count).sum();
-    let elapsed = Timestamp::now().duration_since(began);
-    println!(
-        "{requests} requested runs and {} Jobs in {elapsed:#}",
-        jobs.0.values().map(Vec::len).sum::<usize>()
-    );
     effects::check(&AuditLog::of(&plane)?.events_containing(r#""resource":"jobs""#, 0)?)
 }
 

@@ -38,28 +38,11 @@ async fn ensure_response(
 async fn hostile_requests_get_400_with_a_reason_and_are_counted() -> Result<()> {
     let environment = shared().await?;
     let webhooks = &environment.daemon.webhooks;
-    let json_for_pods = json!({
-        "apiVersion": "admission.k8s.io/v1",
-        "kind": "AdmissionReview",
-        "request": {
-            "uid": "u",
-            "kind": {"group": "", "version": "v1", "kind": "Pod"},
-            "resource": {"group": "", "version": "v1", "resource": "pods"},
-            "operation": "CREATE",
-            "userInfo": {},
-            "object": {},
-        },
-    });
     let bad = StatusCode::BAD_REQUEST;
     let no_review = "the body is no AdmissionReview";
     let table = [
         (post(Vec::new())?, bad, no_review),
         (post("[".repeat(100_000).into_bytes())?, bad, no_review),
-        (
-            post(json_for_pods.to_string().into_bytes())?,
-            bad,
-            "this webhook is for stable.example.com/v1/crontabs, not for /v1/pods\n",
-        ),
         (
             Request::post(PATH).body(Body::from(b"{}".to_vec()))?,
             bad,
@@ -78,7 +61,7 @@ async fn hostile_requests_get_400_with_a_reason_and_are_counted() -> Result<()> 
     let path = format!("webhook=\"{PATH}\"");
     let count = |code: &str| metrics.sum("controller_runtime_webhook_requests_total", &[&path, code]);
     ensure!(
-        count("code=\"400\"") >= 4.0 && count("code=\"200\"") >= 1.0,
+        count("code=\"400\"") >= 3.0 && count("code=\"200\"") >= 1.0,
         "{}",
         metrics.0
     );
@@ -89,20 +72,6 @@ async fn hostile_requests_get_400_with_a_reason_and_are_counted() -> Result<()> 
             < 0.5
     );
     ensure!(metrics.sum("portreeve_webhook_decisions_total", &[&path, "decision=\"denied\""]) >= 1.0);
-    Ok(())
-}
-
-#[tokio::test]
-async fn only_post_is_served() -> Result<()> {
-    let environment = shared().await?;
-    let webhooks = &environment.daemon.webhooks;
-    for method in ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"] {
-        let request = Request::builder().method(method).uri(PATH).body(Body::empty())?;
-        let expected = (StatusCode::METHOD_NOT_ALLOWED, "");
-        ensure_response(webhooks, request, expected, &Credentials::None)
-            .await
-            .context(method)?;
-    }
     Ok(())
 }
 

@@ -37,13 +37,7 @@ async fn runs_start_before_and_after_a_migration_and_on_the_way_back() -> Result
     migrate(&converting.plane, "v2").await?;
     verify_stored(&converting, &crontabs, "two", &CRONTABS_V2).await?;
     // The controller reads the version that is stored now.
-    let nobody = by_daemon(&converting.plane, free_port()?);
-    converting.definition()?.convert(&nobody).await?;
-    eventually(LIMIT, "the conversion to be away", || async {
-        ensure!(crontabs.get(&CRONTABS, "two").await.is_err(), "it still works");
-        anyhow::Ok(())
-    })
-    .await?;
+    converting.stop_converting(&crontabs, &CRONTABS, "two").await?;
     crontabs.create(&CRONTABS_V2, &twice("new", converting.due)).await?;
     // By the clock of the controller, it was created before the time that has just passed.
     wait_for_jobs(&namespace, "new", 2).await?;
@@ -53,8 +47,7 @@ async fn runs_start_before_and_after_a_migration_and_on_the_way_back() -> Result
         wait_for_jobs(&namespace, name, 4).await?;
     }
 
-    let ours = by_daemon(&converting.plane, converting.port);
-    converting.definition()?.convert(&ours).await?;
+    converting.convert_again().await?;
     // v1 cannot express these two.
     for name in ["two", "new"] {
         crontabs.delete(&CRONTABS_V2, name).await?;

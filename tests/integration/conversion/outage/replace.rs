@@ -22,11 +22,7 @@ async fn migrating(converting: &Converting, namespace: &str, url: &str) -> Resul
         }
     };
     converting.definition()?.edit(switch).await?;
-    eventually(LIMIT, "the conversion to be away", || async {
-        ensure!(crontabs.get(&CRONTABS_V2, "a").await.is_err(), "it still works");
-        anyhow::Ok(())
-    })
-    .await?;
+    wait_until_unreadable(&crontabs, &CRONTABS_V2, "a").await?;
     Ok(namespace)
 }
 
@@ -116,10 +112,7 @@ async fn runs_replace_each_other_while_the_conversion_hangs() -> Result<()> {
     // An endpoint of the webhooks that is not ready could never convert again.
     let webhooks = Admin { port: converting.port };
     webhooks.ensure_passing("/readyz").await?;
-    converting
-        .definition()?
-        .convert(&by_daemon(&converting.plane, converting.port))
-        .await?;
+    converting.convert_again().await?;
     wait_for_last_schedule(&CronTabs::of(&namespace), &CRONTABS, "a", first).await?;
     converting.daemon.stop().await
 }

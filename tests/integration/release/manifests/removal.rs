@@ -1,13 +1,11 @@
 //! What docs/deploying.md and docs/webhooks.md say about removing an installation and its webhooks.
 
-use std::process::Command;
-
 use anyhow::{Context, Result, ensure};
 use kube::api::PatchParams;
 use portreeve_testing::ControlPlane;
 use serde_json::json;
 
-use super::{kustomization, webhooks::with_components};
+use super::{edited_overlays, objects, webhooks::with_components};
 use crate::fixtures::{daemon::printed, manifests, repository::root};
 
 const DEPLOYING: &str = include_str!("../../../../docs/deploying.md");
@@ -24,17 +22,12 @@ fn the_definitions_are_one_line_of_each_overlay() -> Result<()> {
     }
     let base = std::fs::read_to_string(root().join("deploy/kustomize/base/kustomization.yaml"))?;
     ensure!(base.lines().any(|line| line == NAMESPACE), "{base}");
-    let copy = tempfile::tempdir()?;
-    let deploy = root().join("deploy");
-    let copied = Command::new("cp").arg("-R").args([&*deploy, copy.path()]).status()?;
-    ensure!(copied.success(), "{copied}");
-    for name in ["default", "bare-control-plane"] {
-        let overlay = copy.path().join("deploy/kustomize/overlays").join(name);
-        let file = overlay.join("kustomization.yaml");
-        let text = std::fs::read_to_string(&file)?;
+    let without = |text: String| {
         ensure!(text.lines().filter(|line| *line == LINE).count() == 1, "{text}");
-        std::fs::write(&file, text.replace(LINE, ""))?;
-        let objects = kustomization(&overlay.display().to_string())?;
+        Ok(text.replace(LINE, ""))
+    };
+    for yaml in edited_overlays(without)? {
+        let objects = objects(&yaml)?;
         ensure!(objects.keys().all(|key| !key.starts_with("CustomResourceDefinition ")));
     }
     Ok(())

@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace as NamespaceObject, ResourceQuota, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace as NamespaceObject, ResourceQuota, ServiceAccount};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
@@ -12,13 +12,15 @@ use portreeve_testing::{Authority, ControlPlane, FaultProxy, Namespace, PooledPl
 use serde_json::{Value, json};
 
 use super::{manifests::component, text};
-use crate::fixtures::{
-    LIMIT,
-    daemon::{ALL_CONTROLLERS, Daemon, printed},
-    manifests,
-    namespace::NamespaceFixture,
-    rbac,
-    tokens::{token, token_of},
+use crate::{
+    fixtures::{
+        LIMIT,
+        daemon::{ALL_CONTROLLERS, Daemon, printed},
+        namespace::NamespaceFixture,
+        rbac,
+        tokens::{token, token_of},
+    },
+    release::install,
 };
 
 /// The server name that the `ServiceMonitor` and the documented scrape config verify.
@@ -32,15 +34,6 @@ fn certificate_flags(namespace: &str) -> [String; 3] {
         format!("--tls-issue-names={SERVER_NAME}"),
         format!("--tls-ca-config-map={namespace}/portreeve-serving-ca"),
     ]
-}
-
-/// Creates the objects of the serving certificate, empty as deploy/ ships them.
-async fn create_certificate_objects(system: &Namespace) -> Result<()> {
-    let secret = serde_json::from_value(json!({"metadata": {"name": "portreeve-serving"}}))?;
-    system.api::<Secret>().create(&PostParams::default(), &secret).await?;
-    let map = serde_json::from_value(json!({"metadata": {"name": "portreeve-serving-ca"}}))?;
-    system.api::<ConfigMap>().create(&PostParams::default(), &map).await?;
-    Ok(())
 }
 
 /// Returns the published CA.
@@ -71,13 +64,9 @@ impl Environment {
     pub(super) async fn start(flags: &[&str]) -> Result<Self> {
         let plane = ControlPlane::pooled().await?;
         let system = plane.namespace("portreeve-system").await?;
-        let force = PatchParams::apply("an-administrator").force();
-        for crd in manifests::documents(&printed(&["crds"])?)? {
-            manifests::apply(system.client(), &crd, None, &force).await?;
-        }
+        install(&system).await?;
         let lease = format!("--leader-elect-resource-namespace={}", system.name());
         let within = format!("--namespace={}", system.name());
-        create_certificate_objects(&system).await?;
         let certificate = certificate_flags(system.name());
         let certificate = certificate.each_ref().map(String::as_str);
         let rights = printed(&[&["rbac", &ALL_CONTROLLERS, &within, &lease], &certificate[..]].concat())?;

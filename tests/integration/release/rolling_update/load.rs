@@ -19,7 +19,7 @@ use tokio::{sync::RwLock, task::JoinSet, time::interval};
 
 use crate::fixtures::{
     LIMIT,
-    conversion::{CronTabs, v1, v2},
+    conversion::{CronTabs, small},
 };
 
 /// The time between two CronTabs that are created.
@@ -149,12 +149,8 @@ impl Shared {
         let version = of(&served, number);
         let response = match method {
             Method::POST => {
-                let object = if *version == CRONTABS {
-                    v1(name, json!({}))
-                } else {
-                    v2(name, json!({}))
-                };
-                self.crontabs.create(version, &object).await.map(drop)
+                let created = self.crontabs.create(version, &small(version, name)).await;
+                created.map(drop)
             }
             Method::DELETE => self.crontabs.delete(version, name).await,
             _ => self.crontabs.merge(version, name, body).await.map(drop),
