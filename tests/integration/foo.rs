@@ -1,6 +1,5 @@
 //! Tests of the foo-controller on the shared control plane.
 
-mod admission;
 mod conflict;
 mod deletion;
 mod deployment;

@@ -8,7 +8,6 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, PostParams},
 };
 use portreeve_crontab::api::{CRONTABS, CronTab};
-use portreeve_foo::api::{FOOS, Foo};
 use portreeve_testing::{Matcher, eventually};
 use serde_json::{Value, json};
 
@@ -106,27 +105,6 @@ impl UndecodableObject {
         self.0.delete(Self::NAME, &DeleteParams::default()).await?;
         Ok(())
     }
-}
-
-#[tokio::test]
-async fn controllers_recover_when_a_crd_is_recreated_with_another_schema() -> Result<()> {
-    let mut scenario = Scenario::start().await?;
-    wait_until_collector_watches(&scenario, &FOOS).await?;
-    let crds = delete(&scenario, &Foo::crd()).await?;
-    wait_until_readyz_reports_not_served(&scenario).await?;
-    // The collector deletes the dependents of the Foos, and all other controllers continue.
-    scenario.verify().await?;
-
-    crds.create(&PostParams::default(), &loose(&Foo::crd())?).await?;
-    let bad = UndecodableObject::create::<Foo>(&scenario, &json!({"deploymentName": 7})).await?;
-    bad.wait_until_reported(&scenario).await?;
-    // The undecodable object does not disturb other objects.
-    scenario.work.wave().await?;
-    bad.delete().await?;
-    scenario.verify().await?;
-    scenario.work.wave().await?;
-    scenario.verify().await?;
-    scenario.finish().await
 }
 
 #[tokio::test]

@@ -37,7 +37,6 @@ async fn a_hanging_call_fails_only_the_check_of_its_controller() -> Result<()> {
             .admin
             .wait_until_failing("/livez", name, &["item ", "has made no progress for"])
             .await?;
-        println!("after {:?}: {line}", began.elapsed());
         ensure!(
             began.elapsed() < CALL_TIMEOUT,
             "livez failed only after the call had ended: {line}"

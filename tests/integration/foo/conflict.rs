@@ -6,10 +6,9 @@ use kube::{
     api::{DeleteParams, PropagationPolicy},
 };
 use portreeve_api::conditions::{self, ConditionStatus};
-use portreeve_testing::eventually;
 use serde_json::json;
 
-use crate::fixtures::{LIMIT, namespace::replicas, shared_daemon::fixture};
+use crate::fixtures::{namespace::replicas, shared_daemon::fixture};
 
 #[tokio::test]
 async fn a_foreign_deployment_is_never_modified_and_the_foo_recovers_after_its_deletion() -> Result<()> {
@@ -74,32 +73,6 @@ async fn a_deployment_that_loses_its_owner_reference_becomes_foreign() -> Result
 }
 
 #[tokio::test]
-async fn the_second_of_two_foos_with_the_same_deployment_name_waits_for_the_name() -> Result<()> {
-    let fixture = fixture("rivals").await?;
-    fixture.ready_foo("first", 1).await?;
-    fixture.create_foo("second", "first", 2).await?;
-    fixture
-        .wait_for_condition("second", "Conflict", ConditionStatus::True)
-        .await?;
-    fixture
-        .wait_for_condition("first", "Ready", ConditionStatus::True)
-        .await?;
-    fixture
-        .merge_foo("first", json!({"spec": {"deploymentName": "elsewhere"}}))
-        .await?;
-    fixture
-        .wait_for_deployment("first", "the second Foo's", |found| replicas(found) == Some(2))
-        .await?;
-    fixture
-        .wait_for_condition("second", "Ready", ConditionStatus::True)
-        .await?;
-    fixture
-        .wait_for_condition("first", "Ready", ConditionStatus::True)
-        .await?;
-    Ok(())
-}
-
-#[tokio::test]
 async fn a_deployment_of_an_earlier_foo_of_the_same_name_is_foreign() -> Result<()> {
     let fixture = fixture("namesake").await?;
     let (earlier, orphan) = fixture.ready_foo("web", 2).await?;
@@ -120,38 +93,6 @@ async fn a_deployment_of_an_earlier_foo_of_the_same_name_is_foreign() -> Result<
     fixture.delete_deployment("web").await?;
     fixture
         .wait_for_deployment("web", "the later Foo's", |found| replicas(found) == Some(5))
-        .await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_foo_renamed_into_a_conflict_keeps_its_deployment() -> Result<()> {
-    let fixture = fixture("keeps").await?;
-    let (_, kept) = fixture.ready_foo("web", 2).await?;
-    fixture.create_foreign("taken").await?;
-    fixture
-        .merge_foo("web", json!({"spec": {"deploymentName": "taken"}}))
-        .await?;
-    fixture
-        .wait_for_condition("web", "Conflict", ConditionStatus::True)
-        .await?;
-    let now = fixture.deployments().get("web").await?;
-    ensure!(now.resource_version() == kept.resource_version(), "{now:?}");
-    fixture.delete_deployment("taken").await?;
-    fixture
-        .wait_for_condition("web", "Conflict", ConditionStatus::False)
-        .await?;
-    eventually(LIMIT, "the event Renaming on Foo web", || async {
-        let events = fixture.events_on("web").await?;
-        let mut reasons = events.iter().map(|event| event.reason.as_deref());
-        ensure!(reasons.any(|reason| reason == Some("Renaming")), "{events:?}");
-        anyhow::Ok(())
-    })
-    .await?;
-    fixture.set_available("taken", 2).await?;
-    fixture.wait_for_no_deployment("web").await?;
-    fixture
-        .wait_for_condition("web", "Ready", ConditionStatus::True)
         .await?;
     Ok(())
 }

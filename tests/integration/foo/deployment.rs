@@ -107,23 +107,15 @@ async fn the_samples_are_reconciled() -> Result<()> {
         };
         fixture.wait_for_condition(name, "Ready", ready).await?;
     }
-    fixture.wait_for_events("example-foo", &["Synced"]).await?;
+    let events = fixture.wait_for_events("example-foo", &["Synced"]).await?;
+    let (type_, note) = (events[0].type_.as_deref(), events[0].note.as_deref());
+    ensure!(
+        (type_, note) == (Some("Normal"), Some("Foo synced successfully")),
+        "{events:?}"
+    );
+    let controller = events[0].reporting_controller.as_deref();
+    ensure!(controller == Some("sample-controller"), "{controller:?}");
     fixture.wait_for_events("example-clash", &["ErrResourceExists"]).await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn the_deployment_follows_the_spec() -> Result<()> {
-    let fixture = fixture("rescale").await?;
-    fixture.ready_foo("web", 1).await?;
-    fixture.merge_foo("web", json!({"spec": {"replicas": 5}})).await?;
-    fixture
-        .wait_for_deployment("web", "5 replicas", |found| replicas(found) == Some(5))
-        .await?;
-    let foo = fixture
-        .wait_for_condition("web", "Ready", ConditionStatus::True)
-        .await?;
-    ensure!(foo.metadata.generation == Some(2), "{foo:?}");
     Ok(())
 }
 
@@ -161,27 +153,6 @@ async fn drift_of_any_owned_field_is_repaired() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_removed_container_is_restored_next_to_a_foreign_container() -> Result<()> {
-    let fixture = fixture("container").await?;
-    fixture.ready_foo("web", 1).await?;
-    let other = json!({"spec": {"template": {"spec": {"containers": [{"name": "other", "image": "other:1"}]}}}});
-    fixture.merge_deployment("web", other).await?;
-    let containers = |found: &Deployment| {
-        let template = found.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
-        let containers = template.map(|template| template.containers.iter().map(|container| container.name.clone()));
-        containers.into_iter().flatten().collect::<Vec<_>>()
-    };
-    fixture
-        .wait_for_deployment("web", "both containers", |found| {
-            let mut names = containers(found);
-            names.sort();
-            names == ["nginx", "other"]
-        })
-        .await?;
-    Ok(())
-}
-
-#[tokio::test]
 async fn fields_of_other_managers_survive_a_repair() -> Result<()> {
     let fixture = fixture("extras").await?;
     fixture.ready_foo("web", 1).await?;
@@ -213,14 +184,12 @@ async fn fields_of_other_managers_survive_a_repair() -> Result<()> {
     Ok(())
 }
 
+/// `tests/integration/admission` has the Foos that the CRD rejects.
 #[tokio::test]
-async fn a_deleted_deployment_is_recreated() -> Result<()> {
-    let fixture = fixture("deleted").await?;
-    let (foo, before) = fixture.ready_foo("web", 2).await?;
-    fixture.delete_deployment("web").await?;
-    let again = fixture
-        .wait_for_deployment("web", "a new Deployment", |found| found.uid() != before.uid())
-        .await?;
-    ensure!(owned(&again) == desired(&foo), "{:#}", owned(&again));
+async fn foos_at_the_allowed_limits_are_reconciled() -> Result<()> {
+    let fixture = fixture("bounds").await?;
+    let (_, deployment) = fixture.ready_foo(&"a".repeat(63), 10).await?;
+    ensure!(replicas(&deployment) == Some(10));
+    fixture.ready_foo("a", 1).await?;
     Ok(())
 }

@@ -117,33 +117,6 @@ async fn a_replica_count_that_grows_during_a_rename_is_waited_for() -> Result<()
 }
 
 #[tokio::test]
-async fn without_a_deployment_controller_the_old_deployment_stays_and_the_status_is_written_once() -> Result<()> {
-    let fixture = fixture("waiting").await?;
-    let (_, old) = fixture.ready_foo("web", 2).await?;
-    rename(&fixture, "web", "shop").await?;
-    let foo = wait_for_renaming(&fixture, "web", ConditionStatus::True, "DeploymentNotObserved").await?;
-    let mut changes = fixture.watch_foo(&foo).await?;
-    for number in 0..5 {
-        let touch = json!({"metadata": {"labels": {"touched": number.to_string()}}});
-        fixture.merge_deployment("shop", touch.clone()).await?;
-        fixture.merge_deployment("web", touch).await?;
-    }
-    // Somebody deletes the old Deployment. This changes the status, and the watch must deliver no
-    // earlier change of the Foo.
-    let kept = fixture.deployments().get("web").await?;
-    ensure!(kept.uid() == old.uid(), "{kept:?}");
-    fixture.delete_deployment("web").await?;
-    let later = changes.next().await?;
-    let found = renaming(&later).map(|renaming| (renaming.status, &*renaming.reason));
-    ensure!(
-        found == Some((ConditionStatus::False, "Renamed")),
-        "the status was written without a change: {later:?}"
-    );
-    fixture.wait_for_events("web", &["Synced", "Renaming"]).await?;
-    Ok(())
-}
-
-#[tokio::test]
 async fn a_foo_that_is_created_for_a_kept_name_gets_it_at_once() -> Result<()> {
     let fixture = fixture("wanted").await?;
     fixture.ready_foo("first", 1).await?;
@@ -190,11 +163,6 @@ async fn exchange(fixture: &NamespaceFixture, names: &[&str]) -> Result<()> {
     let deployments = fixture.deployments().list(&ListParams::default()).await?.items;
     ensure!(deployments.len() == names.len(), "{deployments:?}");
     Ok(())
-}
-
-#[tokio::test]
-async fn two_foos_swap_names() -> Result<()> {
-    exchange(&fixture("swapped").await?, &["blue", "green"]).await
 }
 
 #[tokio::test]

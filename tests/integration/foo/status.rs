@@ -1,4 +1,4 @@
-//! Tests of the status of a Foo and of its events.
+//! Tests of the status of a Foo.
 
 use anyhow::{Context, Result, ensure};
 use kube::{
@@ -88,46 +88,6 @@ async fn an_autoscaler_can_drive_a_foo() -> Result<()> {
     let patch = Patch::Merge(json!({"spec": {"replicas": 11}}));
     let rejected = foos.patch_scale("web", &PatchParams::default(), &patch).await;
     ensure!(rejected.is_err(), "11 replicas were accepted");
-    Ok(())
-}
-
-#[tokio::test]
-async fn the_synced_event_is_sent_once_for_repeated_reconciles() -> Result<()> {
-    let fixture = fixture("synced").await?;
-    fixture.ready_foo("web", 1).await?;
-    for replicas in 2..6 {
-        fixture
-            .merge_foo("web", json!({"spec": {"replicas": replicas}}))
-            .await?;
-        fixture
-            .wait_for_condition("web", "Ready", ConditionStatus::True)
-            .await?;
-        fixture.set_available("web", replicas).await?;
-        fixture
-            .wait_for_foo("web", "all available", |foo| {
-                foo.status
-                    .as_ref()
-                    .is_some_and(|status| status.available_replicas == replicas)
-            })
-            .await?;
-    }
-    // Events are written in order: a later event proves that no second Synced event came before it.
-    fixture.create_foreign("taken").await?;
-    fixture
-        .merge_foo("web", json!({"spec": {"deploymentName": "taken"}}))
-        .await?;
-    let events = fixture.wait_for_events("web", &["Synced", "ErrResourceExists"]).await?;
-    ensure!(events[0].type_.as_deref() == Some("Normal"));
-    ensure!(
-        events[0].note.as_deref() == Some("Foo synced successfully"),
-        "{:?}",
-        events[0]
-    );
-    ensure!(
-        events[0].reporting_controller.as_deref() == Some("sample-controller"),
-        "{:?}",
-        events[0]
-    );
     Ok(())
 }
 

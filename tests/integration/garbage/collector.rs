@@ -8,10 +8,10 @@ use kube::api::DynamicObject;
 use portreeve_testing::{ControlPlane, eventually};
 
 use super::graph::Graph;
-use crate::fixtures::{LIMIT, daemon::Daemon};
+use crate::fixtures::{LIMIT, daemon::Daemon, dynamic_client::DynamicClient, expected_objects::ExpectedObjects};
 
 pub(super) const CONTROLLER: &str = "--controllers=garbage-collector-controller";
-pub(super) const PAGES: &str = "/debug/controllers/garbage-collector-controller";
+const PAGES: &str = "/debug/controllers/garbage-collector-controller";
 /// The flag that allows requests to the debug pages without authorization.
 const OPEN: &str = "--authorization-always-allow-paths=/healthz,/readyz,/livez,/readyz/*,/metrics,\
     /debug/controllers/garbage-collector-controller/*";
@@ -60,6 +60,17 @@ impl Collector {
             "rest_client_requests_total counts no success, so it cannot show refusals either"
         );
         Ok(())
+    }
+
+    /// Waits until the cluster has the expected state.
+    pub(super) async fn verify(
+        &self,
+        expected_objects: &ExpectedObjects,
+        dynamic_client: &DynamicClient,
+    ) -> Result<()> {
+        let verified = expected_objects.verify(dynamic_client).await;
+        let log = || self.daemon.process.log_tail();
+        verified.with_context(|| format!("the cluster does not have the expected state{}", log()))
     }
 
     /// Returns whether the collector watches every resource.

@@ -1,13 +1,14 @@
 //! Tests with a resource that cannot be listed, because its conversion webhook is missing.
 
-use std::fs;
-
 use anyhow::{Context, Result, ensure};
 use http::StatusCode;
 use portreeve_testing::{ControlPlane, eventually};
 use serde_json::json;
 
-use super::{collector::Collector, unlistable::wait_until_released};
+use super::{
+    collector::Collector,
+    unlistable::{break_conversion, wait_until_released},
+};
 use crate::fixtures::test_crd::TestCrd;
 use crate::fixtures::{
     LIMIT,
@@ -23,8 +24,7 @@ async fn test_cascading_delete_on_crd_conversion_failure() -> Result<()> {
     let dynamic_client = DynamicClient::new(&plane, "gc-cache-sync-fail").await?;
     let crd = TestCrd::namespaced(&dynamic_client).await?;
     dynamic_client.create(crd.instance("test")).await?;
-    let certificate = fs::read(plane.folder().join("apiserver.crt"))?;
-    crd.break_conversion(&certificate).await?;
+    break_conversion(&plane, &[&crd]).await?;
     let collector = Collector::start(&plane, &[]).await?;
     collector.wait_until_not_synced().await?;
 
@@ -87,8 +87,7 @@ async fn everything_else_works_while_somebodys_conversion_is_broken() -> Result<
     daemon.admin.wait_until_ready().await?;
     let owner = dynamic_client.create(config_map("owner-of-both")).await?;
     let custom = dynamic_client.create(crd.instance("old").owned_by(&owner)).await?;
-    let certificate = fs::read(plane.folder().join("apiserver.crt"))?;
-    crd.break_conversion(&certificate).await?;
+    break_conversion(&plane, &[&crd]).await?;
     let new = crd.instance_in("v1", "new").owned_by(&owner);
     let new = eventually(LIMIT, "the new version to be served", || {
         dynamic_client.create(new.clone())

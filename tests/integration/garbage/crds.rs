@@ -1,44 +1,18 @@
 //! CRDs that are created and deleted while a collector runs.
 
-use std::{fs, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use kube::api::DynamicObject;
 use portreeve_testing::{BodyFault, ControlPlane, Fault, FaultProxy, Matcher, Repeat, eventually};
 
-use super::{aggregated::wait_until_virtual, collector::Collector, shared};
+use super::{aggregated::wait_until_virtual, collector::Collector, shared, unlistable::break_conversion};
 use crate::fixtures::test_crd::TestCrd;
 use crate::fixtures::{
     LIMIT,
     dynamic_client::{DynamicClient, Policy, ensure_throughout},
     object_builder::config_map,
 };
-
-#[tokio::test]
-async fn objects_of_a_new_crd_are_collectable() -> Result<()> {
-    for _ in 0..3 {
-        let (dynamic_client, collector) = shared::client_and_collector("gc-new-definition").await?;
-        let crd = TestCrd::namespaced(&dynamic_client).await?;
-        let resource = crd.resource("v1beta1");
-        eventually(LIMIT, "a watch of the new resource", || async {
-            ensure!(is_synced(collector, &resource).await?, "{resource} is not synced");
-            anyhow::Ok(())
-        })
-        .await?;
-        // The apiserver itself delays the first object of a new CRD by two seconds.
-        let owner = dynamic_client.create(crd.instance("owner")).await?;
-        let core = dynamic_client.create(config_map("dependent").owned_by(&owner)).await?;
-        let custom = dynamic_client
-            .create(crd.instance("dependent").owned_by(&owner))
-            .await?;
-        dynamic_client.delete(&owner, Policy::Foreground).await?;
-        dynamic_client.wait_until_gone(&core).await?;
-        dynamic_client.wait_until_gone(&custom).await?;
-        dynamic_client.wait_until_gone(&owner).await?;
-        crd.delete().await?;
-    }
-    Ok(())
-}
 
 #[tokio::test]
 async fn silent_watches_are_reported_as_stale_until_they_receive_data() -> Result<()> {
@@ -138,23 +112,10 @@ async fn watches_of_a_removed_crd_end_soon_without_warnings() -> Result<()> {
     collector.wait_until_synced().await
 }
 
+/// Returns whether the collector watches a resource.
 async fn is_watched(collector: &Collector, resource: &str) -> Result<bool> {
-    Ok(gauge(collector, resource).await?.is_some())
-}
-
-async fn is_synced(collector: &Collector, resource: &str) -> Result<bool> {
-    Ok(gauge(collector, resource)
-        .await?
-        .is_some_and(|line| line.ends_with(" 1")))
-}
-
-/// Returns the line of `gc_monitor_synced` for a resource.
-async fn gauge(collector: &Collector, resource: &str) -> Result<Option<String>> {
     let metrics = collector.daemon.admin.metrics().await?;
-    let label = format!("gvr=\"{resource}\"");
-    let mut lines = metrics.0.lines();
-    let line = lines.find(|line| line.starts_with("gc_monitor_synced") && line.contains(&label));
-    Ok(line.map(str::to_owned))
+    Ok(metrics.values("gc_monitor_synced", "gvr").contains(resource))
 }
 
 /// The watch never reports the deletions. A kind that is not served proves nothing about its
@@ -271,14 +232,13 @@ async fn dependents_are_kept_when_a_deletion_of_the_collection_removes_their_own
 #[tokio::test]
 async fn dependents_are_kept_when_the_finalizer_of_their_owners_crd_is_removed() -> Result<()> {
     let plane = ControlPlane::pooled().await?;
-    let certificate = fs::read(plane.folder().join("apiserver.crt"))?;
     let collector = Collector::start(&plane, &[]).await?;
     for is_namespaced in [true, false] {
         let dynamic_client = DynamicClient::new(&plane, "gc-crd-finalizer").await?;
         let (crd, owner) = crd_with_owner(&dynamic_client, is_namespaced).await?;
         let dependent = dynamic_client.create(config_map("dependent").owned_by(&owner)).await?;
         collector.wait_until_observes(&[&owner, &dependent]).await?;
-        crd.break_conversion(&certificate).await?;
+        break_conversion(&plane, &[&crd]).await?;
         collector.wait_until_not_synced().await?;
         wait_until_virtual(&collector, &owner).await?;
         crd.delete_without_objects().await?;
@@ -300,31 +260,7 @@ async fn dependents_of_a_crd_that_was_deleted_before_the_start_are_reported() ->
     crd.delete().await?;
     let collector = Collector::start(&plane, &[]).await?;
     collector.wait_until_synced().await?;
-    eventually(LIMIT, "an unknown owner", || async {
-        let unknown = collector
-            .daemon
-            .admin
-            .metrics()
-            .await?
-            .sum("gc_unknown_owners", &["mygroup.example.com"]);
-        ensure!((unknown - 1.0).abs() < 0.5, "{unknown} unknown owners");
-        anyhow::Ok(())
-    })
-    .await?;
-    let uid = dependent.metadata.uid.as_deref().unwrap_or_default();
-    let (_, text) = collector.page(&format!("explain?uid={uid}")).await?;
-    ensure!(
-        text.contains("its kind is not served") && text.contains("CustomResourceDefinition was deleted"),
-        "{text}"
-    );
-    dynamic_client.catch_up().await?;
-    dynamic_client.get(&dependent).await?;
-
+    verify_kept(&collector, &dynamic_client, &crd, &dependent).await?;
     dynamic_client.delete(&dependent, Policy::Background).await?;
-    eventually(LIMIT, "no unknown owner", || async {
-        let unknown = collector.daemon.admin.metrics().await?.sum("gc_unknown_owners", &[]);
-        ensure!(unknown == 0.0, "{unknown} unknown owners");
-        anyhow::Ok(())
-    })
-    .await
+    wait_for_unknown_owners(&collector, &crd, 0.0).await
 }

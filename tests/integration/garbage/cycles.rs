@@ -1,17 +1,12 @@
 //! Tests of owners in foreground deletion that block the deletion of each other.
 
-use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::events::v1::Event;
-use kube::{
-    Api,
-    api::{DynamicObject, ListParams},
-};
-use portreeve_testing::{ControlPlane, eventually};
+use anyhow::Result;
+use kube::api::DynamicObject;
+use portreeve_testing::ControlPlane;
 use serde_json::{Value, json};
 
 use super::{collector::Collector, shared};
 use crate::fixtures::{
-    LIMIT,
     dynamic_client::{DynamicClient, Policy},
     object_builder::{config_map, reference},
 };
@@ -42,20 +37,6 @@ fn owned_by(owner: &DynamicObject) -> Value {
     json!({"metadata": {"ownerReferences": [reference]}})
 }
 
-/// Waits for an event about a broken cycle on one of these objects.
-async fn wait_for_event(dynamic_client: &DynamicClient, members: &[DynamicObject]) -> Result<Event> {
-    let events: Api<Event> = Api::namespaced(dynamic_client.client().clone(), dynamic_client.name());
-    eventually(LIMIT, "an event about the cycle", || async {
-        let found = events.list(&ListParams::default()).await?.items;
-        let is_expected = |event: &Event| {
-            let uid = event.regarding.as_ref().and_then(|regarding| regarding.uid.as_ref());
-            event.reason.as_deref() == Some(REASON) && members.iter().any(|member| member.metadata.uid.as_ref() == uid)
-        };
-        found.into_iter().find(is_expected).context("no such event")
-    })
-    .await
-}
-
 /// The collector starts when all of them wait, so it cannot delete a member before.
 #[tokio::test]
 async fn owners_in_foreground_deletion_that_block_each_other_are_deleted() -> Result<()> {
@@ -74,9 +55,10 @@ async fn owners_in_foreground_deletion_that_block_each_other_are_deleted() -> Re
         for member in members {
             dynamic_client.wait_until_gone(member).await?;
         }
-        let event = wait_for_event(&dynamic_client, members).await?;
-        let note = event.note.unwrap_or_default();
-        ensure!(note.contains("blockOwnerDeletion"), "{note}");
+        let members: Vec<_> = members.iter().collect();
+        dynamic_client
+            .wait_for_event(&members, REASON, &["blockOwnerDeletion"])
+            .await?;
     }
     Ok(())
 }
@@ -105,6 +87,6 @@ async fn references_that_make_waiting_owners_block_each_other_do_not_keep_them()
     }
     dynamic_client.wait_until_gone(one).await?;
     dynamic_client.wait_until_gone(other).await?;
-    wait_for_event(&dynamic_client, &[one.clone(), other.clone()]).await?;
+    dynamic_client.wait_for_event(&[one, other], REASON, &[]).await?;
     Ok(())
 }

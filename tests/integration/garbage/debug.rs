@@ -2,25 +2,15 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use http::StatusCode;
-use k8s_openapi::api::events::v1::Event;
-use kube::{
-    Api, ResourceExt,
-    api::{DynamicObject, ListParams},
-};
+use kube::{ResourceExt, api::DynamicObject};
 use portreeve_testing::{ControlPlane, eventually};
 use serde_json::{Value, json};
 
-use super::{
-    collector::{CONTROLLER, Collector, PAGES},
-    graph::Graph,
-    ownership_tree::OwnershipTree,
-    shared,
-};
+use super::{collector::Collector, graph::Graph, ownership_tree::OwnershipTree, shared};
 use crate::fixtures::{
     LIMIT,
-    daemon::Daemon,
     dynamic_client::{DynamicClient, Policy, ensure_throughout},
     expected_objects::ExpectedObjects,
     object_builder::{config_map, pod, reference, replication_controller, secret},
@@ -185,37 +175,6 @@ async fn an_explanation_names_the_owners_and_the_blocking_dependents() -> Result
 }
 
 #[tokio::test]
-async fn a_decision_names_the_absent_owner() -> Result<()> {
-    let (dynamic_client, collector) = shared::client_and_collector("gc-decisions").await?;
-    let child = dynamic_client.create(secret("child").owner(absent_owner())).await?;
-    dynamic_client.wait_until_gone(&child).await?;
-    let page = format!("decisions?uid={}", uid(&child));
-    eventually(LIMIT, "a decision on the child", || async {
-        let (status, text) = collector.page(&page).await?;
-        ensure!(status == StatusCode::OK, "{status}: {text}");
-        for expected in [uid(&child), "nobody", "11111111-2222-4333-8444-555555555555"] {
-            ensure!(text.contains(expected), "{expected} is not in {text}");
-        }
-        anyhow::Ok(())
-    })
-    .await
-}
-
-#[tokio::test]
-async fn debug_pages_require_authorization() -> Result<()> {
-    let (dynamic_client, _) = shared::client_and_collector("gc-closed").await?;
-    let plane = shared::plane().await?;
-    // In observe mode, the daemon may run next to the shared collector.
-    let args = [CONTROLLER, "--gc-mode=observe"];
-    let daemon = Daemon::start_closed(plane, plane.kubeconfig(), dynamic_client.name(), &args).await?;
-    for page in ["graph", "explain?uid=any", "decisions"] {
-        let (status, text) = daemon.admin.get(&format!("{PAGES}/{page}")).await?;
-        ensure!(status == StatusCode::FORBIDDEN, "{page}: {status}: {text}");
-    }
-    Ok(())
-}
-
-#[tokio::test]
 async fn observe_mode_records_decisions_and_writes_nothing() -> Result<()> {
     let plane = ControlPlane::pooled().await?;
     let dynamic_client = DynamicClient::new(&plane, "gc-observe").await?;
@@ -232,10 +191,10 @@ async fn observe_mode_records_decisions_and_writes_nothing() -> Result<()> {
     let before = all(&dynamic_client).await?;
     eventually(LIMIT, "a decision on the orphan", || async {
         let (status, text) = observer.page(&format!("decisions?uid={}", uid(&orphan))).await?;
-        ensure!(
-            status == StatusCode::OK && text.contains(uid(&orphan)),
-            "{status}: {text}"
-        );
+        ensure!(status == StatusCode::OK, "{status}: {text}");
+        for expected in [uid(&orphan), "nobody", "11111111-2222-4333-8444-555555555555"] {
+            ensure!(text.contains(expected), "{expected} is not in {text}");
+        }
         anyhow::Ok(())
     })
     .await?;
@@ -301,13 +260,9 @@ async fn a_cross_namespace_reference_is_reported_by_an_event() -> Result<()> {
         .create(secret("child").finalizer("x/y").owner(reference(&parent)))
         .await?;
 
-    let events: Api<Event> = Api::namespaced(own_namespace.client().clone(), own_namespace.name());
-    let event = eventually(LIMIT, "the event", || async {
-        let found = events.list(&ListParams::default()).await?.items;
-        let is_expected = |event: &Event| event.reason.as_deref() == Some("OwnerRefInvalidNamespace");
-        found.into_iter().find(is_expected).context("no such event")
-    })
-    .await?;
+    let event = own_namespace
+        .wait_for_event(&[&child], "OwnerRefInvalidNamespace", &[])
+        .await?;
     let note = format!(
         r#"ownerRef [v1/ConfigMap, namespace: {0}, name: parent, uid: {1}] does not exist in namespace "{0}""#,
         own_namespace.name(),
@@ -319,8 +274,6 @@ async fn a_cross_namespace_reference_is_reported_by_an_event() -> Result<()> {
         event.reporting_controller.as_deref() == Some("garbage-collector-controller"),
         "{event:?}"
     );
-    let regarding = event.regarding.context("the event regards no object")?;
-    ensure!(regarding.uid == child.metadata.uid, "{regarding:?}");
     other_namespace.get(&valid).await?;
     let metrics = collector.daemon.admin.metrics().await?;
     let counted = metrics.sum("gc_invalid_owner_refs", &["reason="]);

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use portreeve_testing::{ControlPlane, FaultProxy, Matcher, PooledPlane, Repeat, RequestCounter};
 
 use super::{
@@ -47,36 +47,13 @@ pub(super) struct CollectorCluster {
 }
 
 impl CollectorEnvironment {
-    /// Starts a collector, and waits until it has observed every object. There is nothing to
-    /// collect yet.
-    pub(super) async fn start(name: &str) -> Result<Self> {
-        let cluster = CollectorCluster::new(name).await?;
-        let collector = cluster.collector().await?;
-        Ok(Self { collector, cluster })
-    }
-
     /// Waits for the expected state of the cluster, and checks that no request was
     /// forbidden.
     pub(super) async fn verify(&self) -> Result<()> {
-        self.verify_after_restart().await?;
-        self.collector.ensure_nothing_forbidden().await
-    }
-
-    /// Waits for the expected state of the cluster. Forbidden requests are allowed, because a
-    /// restarted apiserver rejects every request until it has read the roles.
-    pub(super) async fn verify_after_restart(&self) -> Result<()> {
-        let CollectorCluster {
-            ownership_tree,
-            dynamic_client,
-            ..
-        } = &self.cluster;
-        let verified = ownership_tree.expected_objects.verify(dynamic_client).await;
-        verified.with_context(|| {
-            format!(
-                "the cluster does not have the expected state{}",
-                self.collector.daemon.process.log_tail()
-            )
-        })
+        let (cluster, collector) = (&self.cluster, &self.collector);
+        let expected_objects = &cluster.ownership_tree.expected_objects;
+        collector.verify(expected_objects, &cluster.dynamic_client).await?;
+        collector.ensure_nothing_forbidden().await
     }
 }
 
@@ -90,7 +67,8 @@ impl CollectorCluster {
         let dynamic_client = DynamicClient::new(&plane, name).await?;
         let ownership_tree = OwnershipTree::build(&dynamic_client, "first", &POLICIES).await?;
         let proxy = FaultProxy::start(&plane).await?;
-        let deletions = delay_deletions(&proxy);
+        let deletions = Matcher::any().method("DELETE");
+        let deletions = proxy.delay_responses(deletions, DELETION_DELAY, Repeat::UntilHealed);
         let kubeconfig = proxy.kubeconfig(&restricted_kubeconfig(&plane, &[CONTROLLER]).await?, name)?;
         Ok(Self {
             proxy,
@@ -100,13 +78,6 @@ impl CollectorCluster {
             kubeconfig,
             plane,
         })
-    }
-
-    /// Starts a collector without leader election, and waits until it has observed every object.
-    pub(super) async fn collector(&self) -> Result<Collector> {
-        let collector = Collector::start_as(&self.plane, &self.kubeconfig, "collector", &[]).await?;
-        collector.wait_until_synced().await?;
-        Ok(collector)
     }
 
     /// Deletes the doomed owners, and returns the number of deletions that the collector has sent,
@@ -122,13 +93,7 @@ impl CollectorCluster {
     /// the cascade had ended before the fault.
     pub(super) fn ensure_more_deletions_than(&self, before: u64) -> Result<()> {
         let now = self.deletions.matched();
-        println!("{before} deletions before the fault, {} after it", now - before);
         ensure!(now > before, "the cascade had ended before the fault");
         Ok(())
     }
-}
-
-/// Delays the responses to deletions, so that a cascade takes a second or two.
-fn delay_deletions(proxy: &FaultProxy) -> RequestCounter {
-    proxy.delay_responses(Matcher::any().method("DELETE"), DELETION_DELAY, Repeat::UntilHealed)
 }

@@ -58,32 +58,3 @@ impl Graph {
 fn unquoted(text: &str) -> Result<String> {
     serde_json::from_str(text).with_context(|| format!("{text} is not quoted"))
 }
-
-#[test]
-fn a_graph_in_dot_format_is_parsed() -> Result<()> {
-    let dot = r#"strict digraph full {
-  // Node definitions.
-  "child" [
-    label="uid=child\nnamespace=ns\nPod.v1/a\n"
-    kind="Pod"
-    virtual="false"
-  ];
-  "parent" [
-    kind="ReplicationController"
-    virtual="true"
-  ];
-  // Edge definitions.
-  "child" -> "parent";
-}
-"#;
-    let graph = Graph::parse(dot)?;
-    assert_eq!(
-        graph.vertices["child"].text("label"),
-        "uid=child\nnamespace=ns\nPod.v1/a\n"
-    );
-    assert!(graph.vertices["parent"].is("virtual") && !graph.vertices["child"].is("virtual"));
-    assert_eq!(graph.edges, BTreeSet::from([("child".to_owned(), "parent".to_owned())]));
-    assert_eq!(Graph::parse("strict digraph full {\n}\n")?, Graph::default());
-    assert!(Graph::parse("").is_err());
-    Ok(())
-}

@@ -3,13 +3,10 @@
 use std::fmt::Debug;
 
 use anyhow::{Result, ensure};
-use k8s_openapi::api::{
-    admissionregistration::v1::{MutatingAdmissionPolicyBinding, ValidatingAdmissionPolicyBinding},
-    events::v1::Event,
-};
+use k8s_openapi::api::admissionregistration::v1::{MutatingAdmissionPolicyBinding, ValidatingAdmissionPolicyBinding};
 use kube::{
     Api, Resource, ResourceExt,
-    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
+    api::{DeleteParams, DynamicObject, Patch, PatchParams},
 };
 use portreeve_testing::{ControlPlane, eventually};
 use serde::de::DeserializeOwned;
@@ -25,26 +22,8 @@ use crate::fixtures::{
 
 const VALIDATING: &str = "ValidatingAdmissionPolicy";
 const MUTATING: &str = "MutatingAdmissionPolicy";
+const REFUSED: &str = "GarbageCollectionRefused";
 const UNDONE: &str = "an admission policy or webhook has undone it";
-
-/// Waits for an event about the object whose note has these words.
-async fn wait_until_refused(dynamic_client: &DynamicClient, object: &DynamicObject, words: &[&str]) -> Result<()> {
-    let events: Api<Event> = Api::namespaced(dynamic_client.client().clone(), dynamic_client.name());
-    eventually(LIMIT, &format!("an event with {words:?}"), || async {
-        let events = events.list(&ListParams::default()).await?;
-        let mut of_object = events.iter().filter(|event| {
-            let uid = event.regarding.as_ref().and_then(|regarding| regarding.uid.as_ref());
-            uid == object.metadata.uid.as_ref() && event.reason.as_deref() == Some("GarbageCollectionRefused")
-        });
-        let note = |event: &Event| event.note.clone().unwrap_or_default();
-        ensure!(
-            of_object.any(|event| words.iter().all(|word| note(event).contains(word))),
-            "{events:?}"
-        );
-        anyhow::Ok(())
-    })
-    .await
-}
 
 /// Applies an admission policy for updates of ConfigMaps and Secrets in the namespace, and waits
 /// until a dry run shows its effect.
@@ -137,9 +116,15 @@ async fn an_orphaning_that_a_policy_rejects_is_reported_by_events() -> Result<()
     for owner in [&fixed_owner, &owner] {
         dynamic_client.delete(owner, Policy::Orphan).await?;
     }
-    wait_until_refused(&dynamic_client, &fixed_owner, &["it is fixed"]).await?;
-    wait_until_refused(&dynamic_client, &created[3], &["it is fixed"]).await?;
-    wait_until_refused(&dynamic_client, &owner, &["fixed-dependent", "it is fixed"]).await?;
+    dynamic_client
+        .wait_for_event(&[&fixed_owner], REFUSED, &["it is fixed"])
+        .await?;
+    dynamic_client
+        .wait_for_event(&[&created[3]], REFUSED, &["it is fixed"])
+        .await?;
+    dynamic_client
+        .wait_for_event(&[&owner], REFUSED, &["fixed-dependent", "it is fixed"])
+        .await?;
     for dependent in &created[..3] {
         wait_until_released(&dynamic_client, dependent).await?;
     }
@@ -184,7 +169,9 @@ async fn an_orphaning_that_admission_undoes_keeps_the_owner() -> Result<()> {
     let collector = Collector::start(&plane, &[]).await?;
     collector.wait_until_observes(&[&dependent]).await?;
     dynamic_client.delete(&owner, Policy::Orphan).await?;
-    wait_until_refused(&dynamic_client, &owner, &["owner reference of", UNDONE]).await?;
+    dynamic_client
+        .wait_for_event(&[&owner], REFUSED, &["owner reference of", UNDONE])
+        .await?;
     dynamic_client.get(&owner).await?;
     dynamic_client.get(&dependent).await?;
 
@@ -208,7 +195,7 @@ async fn a_finalizer_that_admission_restores_is_reported() -> Result<()> {
     })
     .await?;
     dynamic_client.delete(&owner, Policy::Foreground).await?;
-    wait_until_refused(&dynamic_client, &owner, &[UNDONE]).await?;
+    dynamic_client.wait_for_event(&[&owner], REFUSED, &[UNDONE]).await?;
     dynamic_client.get(&owner).await?;
     delete_binding::<MutatingAdmissionPolicyBinding>(&dynamic_client).await?;
     dynamic_client.wait_until_gone(&owner).await

@@ -63,7 +63,6 @@ async fn a_standby_completes_the_cascade_of_a_killed_leader() -> Result<()> {
     killed.daemon.process.wait(LIMIT).await?;
 
     let next = wait_for_leader(&cluster, Some(&leader)).await?;
-    println!("{leader} was killed, and {next} took over");
     let collector = replicas.pop().context("no replica is left")?;
     let environment = CollectorEnvironment { collector, cluster };
     environment.verify().await?;

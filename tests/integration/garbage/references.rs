@@ -74,33 +74,6 @@ async fn cross_namespace_references(watch_cache: &str) -> Result<()> {
     expected_objects.verify(&there).await
 }
 
-/// References with the same UID from several namespaces are references to different owners.
-#[tokio::test]
-async fn an_absent_uid_referenced_from_many_namespaces_keeps_no_object() -> Result<()> {
-    let nobody = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "of-many-namespaces"});
-    let child = |number| {
-        let child = secret("child").owner(nobody.clone());
-        async move {
-            let (dynamic_client, _) = shared::client_and_collector(&format!("gc-absent-{number}")).await?;
-            let child = dynamic_client.create(child).await?;
-            dynamic_client.wait_until_gone(&child).await
-        }
-    };
-    try_join_all((0..10).map(child)).await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn an_owner_found_absent_before_keeps_no_later_child() -> Result<()> {
-    let (dynamic_client, _) = shared::client_and_collector("gc-absent-still").await?;
-    let nobody = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "of-many-children"});
-    for name in ["first", "second", "third"] {
-        let child = dynamic_client.create(secret(name).owner(nobody.clone())).await?;
-        dynamic_client.wait_until_gone(&child).await?;
-    }
-    Ok(())
-}
-
 fn owned_by_all(builder: ObjectBuilder, owners: &[Value]) -> ObjectBuilder {
     owners.iter().cloned().fold(builder, ObjectBuilder::owner)
 }

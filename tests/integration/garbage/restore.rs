@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use kube::core::DynamicObject;
 use portreeve_testing::{ControlPlane, Fault, FaultProxy, Matcher, Repeat, eventually};
 use serde_json::json;
@@ -14,6 +14,13 @@ use crate::fixtures::{
     expected_objects::ExpectedObjects,
     object_builder::{config_map, secret},
 };
+
+/// The flags of a Lease that is held through a restore, however long the servers take to start.
+pub(crate) const HELD_LEASE: [&str; 3] = [
+    "--leader-elect-lease-duration=100s",
+    "--leader-elect-renew-deadline=90s",
+    "--leader-elect-retry-period=500ms",
+];
 
 /// The collector observes the deletion of the owner before the restore recreates the owner with the
 /// same UID.
@@ -34,13 +41,7 @@ async fn objects_from_a_restored_etcd_are_not_collected() -> Result<()> {
 
     // The deletion is not recorded in `expected_objects`, so all objects of the restored etcd must
     // remain.
-    let verified = expected_objects.verify(&dynamic_client).await;
-    verified.with_context(|| {
-        format!(
-            "the cluster does not have the expected state{}",
-            collector.daemon.process.log_tail()
-        )
-    })
+    collector.verify(&expected_objects, &dynamic_client).await
 }
 
 /// Half of the children exist when etcd is restored. Their versions are those of the backup, so the
@@ -70,12 +71,11 @@ async fn children_that_are_left_when_their_owner_is_restored_are_not_collected()
     proxy.heal_one(&held);
 
     // The collector works again. It has not deleted any child.
-    let log = || collector.daemon.process.log_tail();
     dynamic_client.catch_up().await?;
-    let verified = expected_objects.verify(&dynamic_client).await;
-    verified.with_context(|| format!("the cluster does not have the expected state{}", log()))?;
+    collector.verify(&expected_objects, &dynamic_client).await?;
     let metrics = collector.daemon.admin.metrics().await?;
     let decreases = metrics.sum("gc_version_decreases_total", &[]);
+    let log = || collector.daemon.process.log_tail();
     ensure!(decreases >= 1.0, "no resourceVersion was seen to decrease{}", log());
     // The graph has all restored children, although the watches were silent.
     proxy.heal();
@@ -99,13 +99,7 @@ async fn the_lease_shows_a_restore_that_no_watch_reports() -> Result<()> {
         .await?;
     let proxy = FaultProxy::start(&plane).await?;
     let kubeconfig = proxy.kubeconfig(plane.kubeconfig(), "restored")?;
-    // The Lease is held through the restore, however long the servers take to start.
-    let flags = [
-        "--leader-elect-lease-duration=100s",
-        "--leader-elect-renew-deadline=90s",
-        "--leader-elect-retry-period=500ms",
-    ];
-    let collector = Collector::start_as(&plane, &kubeconfig, "collector", &flags).await?;
+    let collector = Collector::start_as(&plane, &kubeconfig, "collector", &HELD_LEASE).await?;
     collector.wait_until_synced().await?;
     back_up(&plane).await?;
 
@@ -128,8 +122,7 @@ async fn the_lease_shows_a_restore_that_no_watch_reports() -> Result<()> {
 
     proxy.heal();
     dynamic_client.catch_up().await?;
-    let verified = expected_objects.verify(&dynamic_client).await;
-    verified.with_context(|| format!("the cluster does not have the expected state{}", log()))
+    collector.verify(&expected_objects, &dynamic_client).await
 }
 
 /// A restore undoes the deletion of an owner with `Orphan`, while its dependents are released.
@@ -152,11 +145,7 @@ async fn dependents_of_a_restored_owner_keep_their_references() -> Result<()> {
     restore(&plane).await?;
     ensure!(patches.matched() < 15, "every child was released before the restore");
 
-    let verified = expected_objects.verify(&dynamic_client).await;
-    verified.with_context(|| {
-        let log = collector.daemon.process.log_tail();
-        format!("the cluster does not have the expected state{log}")
-    })
+    collector.verify(&expected_objects, &dynamic_client).await
 }
 
 /// Sends more writes than an apiserver that starts, so that versions are seen to decrease after a

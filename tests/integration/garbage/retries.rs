@@ -5,8 +5,6 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
 use http::StatusCode;
-use k8s_openapi::api::events::v1::Event;
-use kube::{Api, api::ListParams};
 use portreeve_testing::{CannedResponse, ControlPlane, Fault, FaultProxy, Matcher, PooledPlane, Repeat, eventually};
 use serde_json::{Value, json};
 
@@ -169,14 +167,9 @@ async fn a_lasting_failure_is_reported_by_an_event() -> Result<()> {
     let _collector = Collector::start_as(&plane, &kubeconfig, "collector", &[]).await?;
     let nobody = json!({"apiVersion": "v1", "kind": "Service", "name": "nobody", "uid": "nobody"});
     let failing = dynamic_client.create(secret("failing").owner(nobody)).await?;
-    let events: Api<Event> = Api::namespaced(dynamic_client.client().clone(), dynamic_client.name());
-    eventually(LIMIT, "the event", || async {
-        let events = events.list(&ListParams::default()).await?;
-        let mut reasons = events.iter().filter_map(|event| event.reason.as_deref());
-        ensure!(reasons.any(|reason| reason == "GarbageCollectionFailed"), "{events:?}");
-        anyhow::Ok(())
-    })
-    .await?;
+    dynamic_client
+        .wait_for_event(&[&failing], "GarbageCollectionFailed", &[])
+        .await?;
     proxy.heal();
     dynamic_client.wait_until_gone(&failing).await
 }

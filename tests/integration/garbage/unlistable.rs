@@ -3,13 +3,10 @@
 use std::{fs, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::{
-    api::{coordination::v1::Lease, events::v1::Event},
-    kube_aggregator::pkg::apis::apiregistration::v1::APIService,
-};
+use k8s_openapi::{api::coordination::v1::Lease, kube_aggregator::pkg::apis::apiregistration::v1::APIService};
 use kube::{
     Api, ResourceExt,
-    api::{DynamicObject, ListParams, Patch, PatchParams, PostParams},
+    api::{DynamicObject, Patch, PatchParams, PostParams},
 };
 use portreeve_testing::{ControlPlane, Signal, eventually};
 use serde_json::{Value, from_value, json};
@@ -29,11 +26,14 @@ use crate::fixtures::{
 
 /// How long a deletion waits for a resource that cannot be listed.
 const WAIT: Duration = Duration::from_secs(30);
+/// The reason of an event about an owner that cannot be recorded.
+const BLOCKED: &str = "OrphaningBlocked";
 const ANNOTATION: &str = "garbage-collector.portreeve.dev/orphaned-owners";
 /// The version of a CRD with a broken conversion in which objects can be created.
 const CREATABLE: &str = "v1";
 
-async fn break_conversion(plane: &ControlPlane, crds: &[&TestCrd]) -> Result<()> {
+/// Breaks the conversion of these CRDs, so that they cannot be listed.
+pub(super) async fn break_conversion(plane: &ControlPlane, crds: &[&TestCrd]) -> Result<()> {
     let certificate = fs::read(plane.folder().join("apiserver.crt"))?;
     for crd in crds {
         crd.break_conversion(&certificate).await?;
@@ -171,24 +171,6 @@ async fn create_lease(plane: &ControlPlane, record: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Waits for events which say that the orphaning is blocked, each with other words.
-async fn wait_until_blocked(plane: &ControlPlane, owner: &DynamicObject, words: &[&str]) -> Result<()> {
-    let events: Api<Event> = Api::namespaced(plane.client()?, &owner.namespace().unwrap_or_default());
-    eventually(LIMIT, &format!("events with {words:?}"), || async {
-        let found = events.list(&ListParams::default()).await?.items;
-        let of_owner = found.iter().filter(|event| {
-            let uid = event.regarding.as_ref().and_then(|regarding| regarding.uid.as_ref());
-            uid == owner.metadata.uid.as_ref() && event.reason.as_deref() == Some("OrphaningBlocked")
-        });
-        let notes: Vec<_> = of_owner.filter_map(|event| event.note.as_deref()).collect();
-        for expected in words {
-            ensure!(notes.iter().any(|note| note.contains(expected)), "{notes:?}");
-        }
-        anyhow::Ok(())
-    })
-    .await
-}
-
 /// A newer version of the collector, or a person, has written an annotation that this one cannot
 /// read.
 #[tokio::test]
@@ -208,7 +190,8 @@ async fn an_invalid_record_is_kept_until_it_is_removed() -> Result<()> {
     collector.wait_until_not_synced().await?;
 
     dynamic_client.delete(&owner, Policy::Orphan).await?;
-    wait_until_blocked(&plane, &owner, &["is invalid; correct or remove it"]).await?;
+    let words = ["is invalid; correct or remove it"];
+    dynamic_client.wait_for_event(&[&owner], BLOCKED, &words).await?;
     let found = annotation(&plane).await?;
     ensure!(found.as_ref() == Some(&other_form), "{found:?}");
 
@@ -247,7 +230,9 @@ async fn an_orphan_deletion_waits_while_the_owner_cannot_be_recorded() -> Result
     }
 
     dynamic_client.delete(&owner, Policy::Orphan).await?;
-    wait_until_blocked(&plane, &owner, &["is full", "without leader election"]).await?;
+    for words in ["is full", "without leader election"] {
+        dynamic_client.wait_for_event(&[&owner], BLOCKED, &[words]).await?;
+    }
     let owner_now = dynamic_client.get(&owner).await?;
     ensure!(owner_now.finalizers() == ["orphan"], "{:?}", owner_now.finalizers());
     let found = annotation(&plane).await?;

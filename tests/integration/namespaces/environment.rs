@@ -159,21 +159,10 @@ impl NamespaceEnvironment {
         let Side::Own(running) = side else {
             bail!("the daemon is that of other tests as well");
         };
-        let RunningDaemon {
-            daemon,
-            kubeconfig,
-            proxy,
-            plane,
-        } = *running;
-        daemon.stop().await?;
-        let daemon = run(&kubeconfig, flags).await?;
-        let running = RunningDaemon {
-            daemon,
-            kubeconfig,
-            proxy,
-            plane,
-        };
-        let side = Side::Own(running.into());
+        let running = *running;
+        running.daemon.stop().await?;
+        let daemon = run(&running.kubeconfig, flags).await?;
+        let side = Side::Own(RunningDaemon { daemon, ..running }.into());
         Ok(Self { side, tenant })
     }
 

@@ -8,7 +8,7 @@ use kube::{
     Api,
     api::{DeleteParams, PostParams},
 };
-use portreeve_testing::{ControlPlane, eventually};
+use portreeve_testing::eventually;
 use serde_json::{Value, json};
 
 use super::{environment::NamespaceEnvironment, profile::wait_until_gone};
@@ -216,19 +216,4 @@ async fn should_apply_a_finalizer_to_a_namespace() -> Result<()> {
     finalize(&[]).await?;
     environment.wait_until_gone().await?;
     environment.finish().await
-}
-
-/// The apiserver protects these namespaces, and so does the controller.
-#[tokio::test]
-async fn default_namespaces_cannot_be_deleted() -> Result<()> {
-    let plane = ControlPlane::shared().await;
-    let namespaces: Api<Namespace> = Api::all(plane.client()?);
-    for name in ["default", "kube-system", "kube-public"] {
-        let refused = namespaces.delete(name, &DeleteParams::default()).await;
-        ensure!(
-            matches!(&refused, Err(kube::Error::Api(status)) if status.code == 403),
-            "{name}: {refused:?}"
-        );
-    }
-    Ok(())
 }

@@ -10,7 +10,6 @@ use futures::{StreamExt, TryStreamExt, stream};
 use portreeve_crontab::api::{CRONTABS, CRONTABS_V2};
 use portreeve_testing::{ControlPlane, Process, Signal, eventually};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::is_full_size;
 use crate::{
@@ -72,7 +71,6 @@ async fn many_crontabs_are_migrated_once() -> Result<()> {
         .try_collect::<Vec<Value>>()
         .await?;
     upgrade.enable().await?;
-    let began = Instant::now();
 
     let killed = migrate(plane, "killed", 0).await?;
     killed.signal(Signal::KILL)?;
@@ -85,11 +83,6 @@ async fn many_crontabs_are_migrated_once() -> Result<()> {
     let status = restarted.wait(MIGRATION).await?;
     let log = restarted.log_tail();
     ensure!(status.success(), "{status}: {log}");
-    println!(
-        "{first} of {} CronTabs were stored in v2 before the kill; all of them after {:?}: {log}",
-        objects(),
-        began.elapsed()
-    );
     ensure!(migrated(plane).await? == objects(), "{log}");
     let definition = Definition::of(&plane.client()?, &CRONTABS.crd_name()).get().await?;
     for version in definition["spec"]["versions"].as_array().context("no versions")? {

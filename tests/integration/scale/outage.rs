@@ -120,7 +120,6 @@ async fn many_failed_items_cause_no_more_requests_after_an_outage_than_a_start()
         wait_for_deployments(fixture, count).await
     };
     let ((), after_outage) = most_requests(&requests, recovery).await?;
-    println!("{at_start} requests at the start, {after_outage} after the outage");
     ensure!(
         2 * after_outage <= 3 * at_start,
         "{after_outage} requests after the outage, {at_start} at the start"

@@ -122,7 +122,7 @@ impl Storm {
         self.quotas()
             .create(&PostParams::default(), &serde_json::from_value(quota)?)
             .await?;
-        self.set_used(0).await?;
+        set_used(&self.quotas(), 0).await?;
         let jobs: Api<Job> = self.refused.namespace.api();
         let job = json!({"metadata": {"name": "probe"}, "spec": {"template": {"spec": {
             "containers": [{"name": "main", "image": "example.com/main:1"}], "restartPolicy": "Never"}}}});
@@ -142,11 +142,6 @@ impl Storm {
 
     fn quotas(&self) -> Api<ResourceQuota> {
         self.refused.namespace.api()
-    }
-
-    /// Sets the usage that the message of a rejection contains.
-    async fn set_used(&self, jobs: u64) -> Result<()> {
-        set_used(&self.quotas(), jobs).await
     }
 
     async fn wait_for(&self, limit: Duration, what: &str, check: impl Fn(&Metrics) -> Result<()>) -> Result<()> {
@@ -205,26 +200,9 @@ impl Storm {
         let mut writes = self.writes_since(start)?;
         writes.retain(|write| write.resource() != "events");
         let seconds = usize::try_from(size.window.as_secs())?;
-        let mut per_second = vec![0; seconds + 1];
-        for write in &writes {
-            let second = write.request_received_timestamp.duration_since(start).as_secs();
-            per_second[usize::try_from(second)?.min(seconds)] += 1;
-        }
-        let most = per_second.iter().max().copied().unwrap_or_default();
-        println!("{} writes in {seconds} s, at most {most} in one second", writes.len());
-        let course: Vec<usize> = per_second.chunks(10).map(|chunk| chunk.iter().sum()).collect();
-        println!("writes in each 10 s: {course:?}");
-        let allowed = size.writes_per_second * seconds;
-        ensure!(
-            writes.len() <= allowed,
-            "{} writes in {seconds} s, {most} in one second",
-            writes.len()
-        );
-        ensure!(
-            writes.len() >= allowed / 4,
-            "only {} retries in {seconds} s",
-            writes.len()
-        );
+        let (found, allowed) = (writes.len(), size.writes_per_second * seconds);
+        ensure!(found <= allowed, "{found} writes in {seconds} s");
+        ensure!(found >= allowed / 4, "only {found} retries in {seconds} s");
         Ok(())
     }
 
@@ -238,14 +216,15 @@ impl Storm {
         self.daemon.admin.ensure_passing("/livez").await
     }
 
-    /// Removes the quota, and waits until `jobs` Jobs were created in total. Returns how long that
-    /// took.
-    async fn recover(&self, jobs: usize) -> Result<Duration> {
-        let start = Instant::now();
+    /// Removes the quota, and waits until `jobs` Jobs were created in total.
+    async fn recover(&self, jobs: usize) -> Result<()> {
         self.quotas().delete("no-jobs", &DeleteParams::default()).await?;
-        self.wait_for_jobs(LIMIT, jobs).await?;
-        let time = start.elapsed();
-        println!("all Jobs were created {time:?} after the quota was removed");
+        self.wait_for(LIMIT, &format!("{jobs} Jobs"), |metrics| {
+            let created = metrics.sum("crontab_controller_job_creation_skew_duration_seconds_count", &[]);
+            ensure!(count(created) == jobs, "{created} were created");
+            Ok(())
+        })
+        .await?;
         self.wait_for(LIMIT, "no retry to be held back", |metrics| {
             let held = metrics.sum("workqueue_held_retries", &[]);
             ensure!(held == 0.0, "{held} are held back");
@@ -254,17 +233,7 @@ impl Storm {
         .await?;
         let (_, text) = self.daemon.admin.get("/readyz?verbose").await?;
         ensure!(text.contains("[+]retries/crontab ok"), "{text}");
-        Ok(time)
-    }
-
-    /// Waits until `jobs` Jobs were created in total.
-    async fn wait_for_jobs(&self, limit: Duration, jobs: usize) -> Result<()> {
-        self.wait_for(limit, &format!("{jobs} Jobs"), |metrics| {
-            let created = metrics.sum("crontab_controller_job_creation_skew_duration_seconds_count", &[]);
-            ensure!(count(created) == jobs, "{created} were created");
-            Ok(())
-        })
-        .await
+        Ok(())
     }
 
     /// Returns how long after its due time each Job of the CronTabs `prefix` was created, sorted.
@@ -288,6 +257,7 @@ fn count(value: f64) -> usize {
     format!("{value}").parse().unwrap_or(usize::MAX)
 }
 
+/// Sets the usage that the message of a rejection contains.
 async fn set_used(quotas: &Api<ResourceQuota>, jobs: u64) -> Result<()> {
     let (hard, used) = (
         json!({"count/jobs.batch": "0"}),
@@ -374,11 +344,6 @@ async fn full_storm() -> Result<()> {
     for (prefix, minute) in batches {
         let delays = storm.delays(prefix, start + minutes(minute))?;
         ensure!(delays.len() == OTHERS, "{} Jobs of {prefix} were created", delays.len());
-        println!(
-            "{prefix}: median {:#}, p99 {:#}",
-            delays[OTHERS / 2],
-            delays[OTHERS * 99 / 100 - 1]
-        );
         worst.push(delays[OTHERS * 99 / 100 - 1]);
     }
     storm.recover(FULL.crontabs + OTHERS * batches.len()).await?;

@@ -10,7 +10,6 @@ use futures::{StreamExt, TryStreamExt, stream};
 use http::StatusCode;
 use kube::api::DynamicObject;
 use portreeve_testing::{CannedResponse, ControlPlane, FaultProxy, Matcher, Repeat, eventually};
-use tokio::time::Instant;
 
 use super::is_full_size;
 use crate::fixtures::{
@@ -73,7 +72,6 @@ async fn lose_access(status: StatusCode, reason: &str) -> Result<()> {
 
     // Now every object is to be deleted, and none can be read.
     rejected(Matcher::objects());
-    let began = Instant::now();
     dynamic_client.delete(&owner, Policy::Background).await?;
     let before = reads.matched();
     eventually(limit(), "an attempt on every object", || async {
@@ -86,16 +84,11 @@ async fn lose_access(status: StatusCode, reason: &str) -> Result<()> {
         anyhow::Ok(())
     })
     .await?;
-    let (for_attempts, took) = (reads.matched() - before, began.elapsed());
+    let for_attempts = reads.matched() - before;
     dynamic_client.catch_up().await?;
     let before = reads.matched();
     tokio::time::sleep(WINDOW).await;
     let probes = reads.matched() - before;
-    println!(
-        "{} objects, {status}: {without_decision} reads after the watch was lost; {for_attempts} reads in {took:?} \
-         for attempts on all objects, and then {probes} in {WINDOW:?}",
-        objects()
-    );
     ensure!(
         without_decision == 0,
         "{without_decision} objects were read although no decision depended on them"

@@ -71,22 +71,10 @@ impl ScheduleEnvironment {
 
     /// Stops the daemon and starts a new one.
     pub(super) async fn restart(self) -> Result<Self> {
-        let Self {
-            daemon,
-            clock,
-            fixture,
-            kubeconfig,
-            plane,
-        } = self;
+        let Self { daemon, .. } = self;
         daemon.stop().await?;
-        let daemon = run(&kubeconfig, &clock).await?;
-        Ok(Self {
-            daemon,
-            clock,
-            fixture,
-            kubeconfig,
-            plane,
-        })
+        let daemon = run(&self.kubeconfig, &self.clock).await?;
+        Ok(Self { daemon, ..self })
     }
 
     /// Stops the daemon, after checking that no request was forbidden and that no reconcile

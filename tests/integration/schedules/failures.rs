@@ -16,7 +16,7 @@ use crate::{
         admission::{reject_crontab_statuses, reject_job_deletions, stop_rejecting},
         servers::during_outage,
     },
-    fixtures::schedules::{Kind, minutes, next_minute},
+    fixtures::schedules::{Kind, next_minute},
 };
 
 fn condition<'a>(status: &'a Value, type_: &str) -> &'a Value {
@@ -200,46 +200,6 @@ async fn a_run_due_during_an_outage_starts_after_the_outage() -> Result<()> {
     // The apiserver serves requests before its authorizer is ready, so it may have rejected some,
     // and `finish` would fail.
     environment.daemon.stop().await
-}
-
-#[tokio::test]
-async fn a_restart_around_the_due_time_creates_no_job_twice() -> Result<()> {
-    let mut environment = ScheduleEnvironment::start().await?;
-    environment.wait_until_time_left(1).await;
-    let mut created = Timestamp::MIN;
-    for kind in Kind::BOTH {
-        // Without a Job history, only the status records a run that has ended.
-        let keep_none = json!({"successfulJobsHistoryLimit": 0});
-        created = created.max(environment.create(kind, kind.name(), "* * * * *", keep_none).await?);
-    }
-    let first = next_minute(created, 1);
-    for run in 0..3 {
-        let slot = first + minutes(run);
-        environment.clock.set(slot);
-        // The restart interrupts the daemon at an arbitrary step.
-        environment = environment.restart().await?;
-        for kind in Kind::BOTH {
-            let (name, time) = (kind.name(), format!("{slot:.0}"));
-            environment.wait_for_jobs(name, &[kind.job_of(name, slot)]).await?;
-            environment.end_job(&kind.job_of(name, slot), true).await?;
-            environment
-                .status(kind, name, "the end of the run", |status| {
-                    let is_over = status["active"].as_array().is_none_or(Vec::is_empty);
-                    is_over && status["lastScheduleTime"] == *time
-                })
-                .await?;
-            environment.wait_for_jobs(name, &[]).await?;
-        }
-        environment = environment.restart().await?;
-    }
-    for kind in Kind::BOTH {
-        let found = environment.fixture.events_on(kind.name()).await?;
-        let reasons = found.iter().filter_map(|event| event.reason.as_deref());
-        let starts = reasons.filter(|reason| *reason == "SuccessfulCreate").count();
-        ensure!(starts <= 3, "{found:#?}");
-        ensure!(environment.jobs(kind.name()).await?.is_empty(), "a run was repeated");
-    }
-    environment.finish().await
 }
 
 #[tokio::test]

@@ -184,35 +184,6 @@ async fn concurrency_policies_apply_when_the_previous_run_is_active() -> Result<
 }
 
 #[tokio::test]
-async fn finished_jobs_are_kept_up_to_the_limits() -> Result<()> {
-    let environment = ScheduleEnvironment::start().await?;
-    for kind in Kind::BOTH {
-        environment.clock.reset();
-        let name = kind.name();
-        let limits = json!({"successfulJobsHistoryLimit": 1, "failedJobsHistoryLimit": 0});
-        let created = environment.create(kind, name, "* * * * *", limits).await?;
-        let first = next_minute(created, 1);
-        let names = [0, 1, 2].map(|minute| kind.job_of(name, first + minutes(minute)));
-        for (minute, succeeded) in [(0, true), (1, false), (2, true)] {
-            let slot = first + minutes(minute);
-            environment.clock.set(slot);
-            let job = kind.job_of(name, slot);
-            environment
-                .status(kind, name, "the run", |status| status["active"][0]["name"] == *job)
-                .await?;
-            environment.end_job(&job, succeeded).await?;
-            environment
-                .status(kind, name, "its end", |status| {
-                    status["active"].as_array().is_none_or(Vec::is_empty)
-                })
-                .await?;
-        }
-        environment.wait_for_jobs(name, &names[2..]).await?;
-    }
-    environment.finish().await
-}
-
-#[tokio::test]
 async fn each_new_value_of_the_run_now_annotation_creates_one_job() -> Result<()> {
     let environment = ScheduleEnvironment::start().await?;
     let kind = Kind::CronTab;

@@ -1,43 +1,11 @@
-//! The names of the Jobs of a CronTab: they differ from those of a CronJob, and never change.
+//! The names of the Jobs of a CronTab, which never change.
 
 use anyhow::{Result, ensure};
-use k8s_openapi::api::batch::v1::Job;
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams},
-};
-use portreeve_testing::eventually;
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use super::environment::ScheduleEnvironment;
-use crate::fixtures::{
-    LIMIT,
-    schedules::{Kind, next_minute},
-};
-
-#[tokio::test]
-async fn a_crontab_and_a_cronjob_of_the_same_name_both_run() -> Result<()> {
-    let environment = ScheduleEnvironment::start().await?;
-    environment.wait_until_time_left(10).await;
-    let mut slot = jiff::Timestamp::MIN;
-    for kind in Kind::BOTH {
-        let created = environment.create(kind, "same", "*/10 * * * *", json!({})).await?;
-        environment.wait_until_reconciled(kind, "same").await?;
-        slot = slot.max(next_minute(created, 10));
-    }
-    environment.clock.set(slot);
-    let jobs: Api<Job> = environment.fixture.namespace.api();
-    for kind in Kind::BOTH {
-        let name = kind.job_of("same", slot);
-        let job = eventually(LIMIT, &format!("the Job {name}"), || jobs.get(&name)).await?;
-        let owners: Vec<_> = job.owner_references().iter().map(|owner| &*owner.kind).collect();
-        ensure!(owners == [&*kind.resource().kind], "{name}: {owners:?}");
-    }
-    environment
-        .wait_for_events("same", &["SuccessfulCreate", "SuccessfulCreate"])
-        .await?;
-    environment.finish().await
-}
+use crate::fixtures::schedules::{Kind, next_minute};
 
 #[tokio::test]
 async fn a_crontab_keeps_the_names_of_its_jobs() -> Result<()> {

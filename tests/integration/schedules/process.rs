@@ -75,7 +75,6 @@ async fn a_daemon_killed_between_jobs_creates_the_rest_and_none_twice() -> Resul
     daemon.process.signal(Signal::KILL)?;
     daemon.process.wait(LIMIT).await?;
     let created = jobs.list(&ListParams::default()).await?.items;
-    println!("killed with {} of {} Jobs created", created.len(), all.len());
     ensure!(
         !created.is_empty() && created.len() < all.len(),
         "the kill interrupted nothing"

@@ -97,31 +97,3 @@ async fn a_clock_set_back_starts_no_run_twice() -> Result<()> {
     }
     environment.finish().await
 }
-
-#[tokio::test]
-async fn a_run_past_its_deadline_is_reported_as_missed_once() -> Result<()> {
-    let environment = ScheduleEnvironment::start().await?;
-    for kind in Kind::BOTH {
-        environment.clock.reset();
-        let name = kind.name();
-        environment.wait_until_time_left(10).await;
-        let created = environment
-            .create(kind, name, "*/10 * * * *", json!({"startingDeadlineSeconds": 60}))
-            .await?;
-        environment.wait_until_reconciled(kind, name).await?;
-        let slot = next_minute(created, 10);
-        environment.clock.set(slot + minutes(3));
-        environment.wait_for_events(name, &["MissSchedule"]).await?;
-        environment.clock.set(slot + minutes(4));
-        environment
-            .merge(kind, name, json!({"metadata": {"labels": {"look": "again"}}}))
-            .await?;
-        let next = slot + minutes(10);
-        environment.clock.set(next);
-        environment.wait_for_jobs(name, &[kind.job_of(name, next)]).await?;
-        environment
-            .wait_for_events(name, &["MissSchedule", "SuccessfulCreate"])
-            .await?;
-    }
-    environment.finish().await
-}

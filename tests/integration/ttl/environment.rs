@@ -1,6 +1,6 @@
 //! A control plane behind a proxy, one namespace with Jobs, and a daemon whose clock the test sets.
 
-use std::{path::PathBuf, sync::Arc};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use jiff::{SignedDuration, Timestamp};
@@ -22,17 +22,11 @@ pub(super) struct TtlEnvironment {
     pub(super) clock: OffsetClock,
     pub(super) jobs: Jobs,
     pub(super) fixture: NamespaceFixture,
-    kubeconfig: PathBuf,
     pub(super) proxy: FaultProxy,
     pub(super) plane: PooledPlane,
     /// The number of canary Jobs that were created for [`TtlEnvironment::catch_up`] and
     /// [`TtlEnvironment::advance`].
-    pub(super) canaries: u32,
-}
-
-async fn run(kubeconfig: &std::path::Path, clock: &OffsetClock) -> Result<InProcess> {
-    let flags = [CONTROLLERS, ONE_WORKER];
-    InProcess::start_as(kubeconfig, Arc::new(clock.clone()), portreeve_cli::CONTROLLERS, &flags).await
+    canaries: u32,
 }
 
 impl TtlEnvironment {
@@ -41,30 +35,18 @@ impl TtlEnvironment {
         let proxy = FaultProxy::start(&plane).await?;
         let kubeconfig = proxy.kubeconfig(&restricted_kubeconfig(&plane, &[CONTROLLERS]).await?, "portreeve")?;
         let clock = OffsetClock::new();
-        let daemon = run(&kubeconfig, &clock).await?;
+        let (known, flags) = (portreeve_cli::CONTROLLERS, [CONTROLLERS, ONE_WORKER]);
+        let daemon = InProcess::start_as(&kubeconfig, Arc::new(clock.clone()), known, &flags).await?;
         let fixture = NamespaceFixture::new(&plane, "ttl").await?;
         Ok(Self {
             daemon,
             clock,
             jobs: Jobs::of(&fixture),
             fixture,
-            kubeconfig,
             proxy,
             plane,
             canaries: 0,
         })
-    }
-
-    /// Stops the daemon, runs `meanwhile`, and starts a new daemon.
-    pub(super) async fn restart_after(
-        self,
-        meanwhile: impl AsyncFnOnce(&Jobs, &OffsetClock) -> Result<()>,
-    ) -> Result<Self> {
-        let Self { daemon, .. } = self;
-        daemon.stop().await?;
-        meanwhile(&self.jobs, &self.clock).await?;
-        let daemon = run(&self.kubeconfig, &self.clock).await?;
-        Ok(Self { daemon, ..self })
     }
 
     /// Stops the daemon, after checking that no request was forbidden and that no reconcile

@@ -1,4 +1,4 @@
-//! The executable with the real clock: Kubernetes' e2e test, and a dry run.
+//! The executable with the real clock: Kubernetes' e2e test.
 
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
@@ -80,25 +80,4 @@ fn finish_time(job: &Job) -> Option<Timestamp> {
         .iter()
         .find(|found| ["Complete", "Failed"].contains(&&*found.type_) && found.status == "True");
     Some(end?.last_transition_time.as_ref()?.0)
-}
-
-#[tokio::test]
-async fn a_dry_run_logs_the_deletion_and_deletes_nothing() -> Result<()> {
-    let plane = ControlPlane::pooled().await?;
-    let flags = [CONTROLLERS, "--dry-run"];
-    let daemon = Daemon::start_as(
-        &plane,
-        &restricted_kubeconfig(&plane, &[CONTROLLERS]).await?,
-        "dry-run",
-        &flags,
-    )
-    .await?;
-    let jobs = Jobs::of(&NamespaceFixture::new(&plane, "dry").await?);
-    jobs.create("due", json!({"ttlSecondsAfterFinished": 0})).await?;
-    jobs.end("due", Timestamp::from_second(Timestamp::now().as_second())?, true)
-        .await?;
-    daemon
-        .wait_for_line(&["dry run: would do", "delete Job dry-", "/due"])
-        .await?;
-    jobs.ensure_kept(&["due"]).await
 }

@@ -60,26 +60,6 @@ fn print(loaf: &Loaf, now: i64) -> String {
 }
 
 #[test]
-fn any_kind_expires_and_messages_name_it() {
-    let rye = loaf(100, 10);
-    assert_eq!(print(&rye, 109), "nothing; again at 1970-01-01T00:01:50Z");
-    assert_eq!(
-        print(&rye, 110),
-        "delete Loaf rye, observe the time since 1970-01-01T00:01:50Z in bakery_staleness_seconds"
-    );
-    let effects = decide(&rye, Timestamp::from_second(40).unwrap()).effects;
-    let [Effect::Event(_, note)] = &effects[..] else {
-        panic!("the plan must be a single warning: {effects:?}");
-    };
-    assert!(
-        note.message
-            .starts_with("The Loaf was baked at 1970-01-01T00:01:40Z, 1m ahead"),
-        "{}",
-        note.message
-    );
-}
-
-#[test]
 fn expiry_beyond_the_timestamp_range_never_comes() {
     let end = Timestamp::MAX.as_second();
     assert_eq!(print(&loaf(end, 1), end), "nothing");
@@ -133,27 +113,6 @@ fn action() -> impl Strategy<Value = Action> {
         1 => Just(Action::Restart),
         1 => (0..2_usize).prop_map(Action::CrashAfter),
     ]
-}
-
-#[test]
-fn crash_after_any_effect_does_not_change_the_result() {
-    for effects in 0..2 {
-        let mut simulation = Simulation::default();
-        let baked = Action::Write {
-            baked: Some(0),
-            keeps: Some(10),
-        };
-        let end = [Action::CrashAfter(effects), Action::Pass(20_000)];
-        for action in [baked, Action::Deliver(1)].iter().chain(&end) {
-            simulation.apply(action);
-        }
-        simulation.converge();
-        assert_eq!(
-            simulation.violations,
-            Vec::<String>::new(),
-            "crashed after {effects} effects"
-        );
-    }
 }
 
 proptest! {

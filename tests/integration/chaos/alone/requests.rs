@@ -1,7 +1,5 @@
 //! Each fault of single requests, alone.
 
-use std::time::Instant;
-
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::batch::v1::Job;
 use kube::{Api, api::DeleteParams};
@@ -29,12 +27,10 @@ async fn run_with_each_fault(is_selected: fn(&RequestFault) -> bool) -> Result<(
             // watch lasts long enough to reset it.
             scenario = scenario.restart().await?;
         }
-        let begun = Instant::now();
         let healed = request_fault.inject_during(&scenario.proxy, async || scenario.work.wave().await);
         healed.await.with_context(|| format!("{request_fault:?}"))?;
         let verified = scenario.verify().await;
         verified.with_context(|| format!("{request_fault:?}"))?;
-        println!("{request_fault:?}: {:?}", begun.elapsed());
     }
     scenario.finish().await
 }

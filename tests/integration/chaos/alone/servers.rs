@@ -1,5 +1,4 @@
-//! Faults of the servers and of the clock, each alone, in the middle of a wave of every
-//! controller's work.
+//! Faults of the servers, each alone, in the middle of a wave of every controller's work.
 
 use std::time::Duration;
 
@@ -30,16 +29,6 @@ async fn begin(scenario: &mut Scenario) -> Result<()> {
     writes.wait_for_applied(3, LIMIT).await
 }
 
-/// Waits until the wave is done while the proxy's fault is active, and finishes the scenario.
-/// Garbage collection is verified after the fault is healed, since the collector has to list each
-/// resource first.
-async fn finish_under_fault(scenario: Scenario) -> Result<()> {
-    scenario.work.wait_until_done().await?;
-    scenario.proxy.heal();
-    scenario.verify().await?;
-    scenario.finish().await
-}
-
 /// An apiserver that has just started rejects every request until it has read the roles, so
 /// `/readyz` reports forbidden watches.
 #[tokio::test]
@@ -60,18 +49,6 @@ async fn no_work_is_lost_when_servers_are_killed() -> Result<()> {
         scenario.proxy.heal();
         let verified = scenario.verify_with_failing_checks(is_forbidden).await;
         verified.with_context(|| format!("{fault:?}"))?;
-    }
-    scenario.finish().await
-}
-
-#[tokio::test]
-async fn a_restarted_daemon_continues_its_work() -> Result<()> {
-    let mut scenario = Scenario::start().await?;
-    for _ in 0..3 {
-        begin(&mut scenario).await?;
-        scenario.proxy.heal();
-        scenario = scenario.restart().await?;
-        scenario.verify().await?;
     }
     scenario.finish().await
 }
@@ -130,15 +107,6 @@ async fn informers_relist_after_a_compaction_during_a_disconnect() -> Result<()>
 }
 
 #[tokio::test]
-async fn work_completes_with_a_slow_apiserver() -> Result<()> {
-    let mut scenario = Scenario::start().await?;
-    scenario.proxy.slow(Duration::from_millis(500));
-    scenario.proxy.reset();
-    scenario.work.wave().await?;
-    finish_under_fault(scenario).await
-}
-
-#[tokio::test]
 async fn work_completes_after_a_storm_of_429() -> Result<()> {
     let mut scenario = Scenario::start().await?;
     let throttle = |requests: Matcher| {
@@ -174,16 +142,9 @@ async fn work_completes_with_a_slow_apiserver_that_throttles_some_requests() -> 
     scenario.proxy.reset();
     scenario.work.wave().await?;
     throttled.wait_for_applied(20, LIMIT).await?;
-    finish_under_fault(scenario).await
-}
-
-#[tokio::test]
-async fn setting_the_clock_back_and_forth_starts_no_run_twice() -> Result<()> {
-    let mut scenario = Scenario::start().await?;
-    for _ in 0..3 {
-        scenario.work.wave().await?;
-        scenario.set_clock_back_and_forth().await?;
-        scenario.verify().await?;
-    }
+    scenario.work.wait_until_done().await?;
+    // The collector has to list each resource first, so garbage collection is verified later.
+    scenario.proxy.heal();
+    scenario.verify().await?;
     scenario.finish().await
 }

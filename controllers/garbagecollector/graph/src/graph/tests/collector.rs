@@ -228,6 +228,20 @@ impl Collector {
         }
     }
 
+    /// Makes all steps of the running attempts.
+    pub(super) fn finish_attempts(&mut self, simulation: &mut Simulation) {
+        while !self.under_way.is_empty() {
+            self.step(simulation, 0);
+        }
+    }
+
+    /// Makes all attempts that wait, one after the other.
+    pub(super) fn attempt_all(&mut self, simulation: &mut Simulation) {
+        while self.begin() {
+            self.finish_attempts(simulation);
+        }
+    }
+
     fn vanish(&mut self, uid: Uid, tried: &str) {
         let mut follow_ups = FollowUps::default();
         self.graph.mark_gone(uid, tried, &mut follow_ups);
@@ -335,11 +349,7 @@ impl Collector {
                 for uid in &later {
                     self.attempts.push_back(*uid);
                 }
-                while self.begin() {
-                    while !self.under_way.is_empty() {
-                        self.step(simulation, 0);
-                    }
-                }
+                self.attempt_all(simulation);
                 if simulation.version == before && self.attempts.is_empty() {
                     return Ok(());
                 }

@@ -5,7 +5,7 @@ use super::{
     collector::Collector,
     simulation::{ObjectLocation, Simulation, reference},
 };
-use crate::{PartialObject, Reference, verdict::PropagationPolicy};
+use crate::{FollowUps, Graph, Monitor, PartialMetadata, PartialObject, Reference, verdict::PropagationPolicy};
 
 pub(super) const PODS: &str = "v1/Pod";
 pub(super) const NODES: &str = "v1/Node";
@@ -31,6 +31,27 @@ fn place(object: Named) -> ObjectLocation {
 
 pub(super) fn owner(object: Named) -> Reference {
     reference(object.0, object.2, object.3, false)
+}
+
+/// Returns a graph with a monitor for each of these kinds.
+pub(super) fn monitored<const KINDS: usize>(kinds: [(&str, &str); KINDS]) -> (Graph, FollowUps, [Monitor; KINDS]) {
+    let mut graph = Graph::default();
+    let monitors = kinds.map(|(api_version, kind)| graph.add_monitor(api_version, kind));
+    (graph, FollowUps::default(), monitors)
+}
+
+/// Returns an object whose UID is its name, as are those of its owners, which are given by kind.
+pub(super) fn seen(name: &str, version: &str, owners: &[(&str, &str)]) -> PartialObject {
+    let owners = owners.iter().map(|(kind, owner)| reference(kind, owner, owner, false));
+    PartialObject {
+        metadata: PartialMetadata {
+            name: name.into(),
+            uid: name.into(),
+            resource_version: version.into(),
+            owner_references: owners.collect(),
+            ..PartialMetadata::default()
+        },
+    }
 }
 
 impl Fixture {
@@ -110,9 +131,7 @@ impl Fixture {
             self.collector.attempts.extend(later);
             assert!(self.collector.begin(), "no object waits for an attempt");
         }
-        while !self.collector.under_way.is_empty() {
-            self.collector.step(&mut self.simulation, 0);
-        }
+        self.collector.finish_attempts(&mut self.simulation);
         assert!(
             self.simulation.violations.is_empty(),
             "{:?}",

@@ -1,22 +1,18 @@
 //! Resources that can no longer be read.
 
-use super::simulation::reference;
-use crate::{FollowUps, Graph, Monitor, PartialMetadata, PartialObject};
+use super::fixtures::{self, monitored};
+use crate::{FollowUps, Graph, Monitor, PartialObject};
 
 const OWNERS: &str = "v1/Owner";
 const THINGS: &str = "v1/Thing";
 
+/// Returns an object that blocks the deletion of its owners.
 fn seen(name: &str, owners: &[(&str, &str)]) -> PartialObject {
-    let owners = owners.iter().map(|(kind, owner)| reference(kind, owner, owner, true));
-    PartialObject {
-        metadata: PartialMetadata {
-            name: name.into(),
-            uid: name.into(),
-            resource_version: "5".into(),
-            owner_references: owners.collect(),
-            ..PartialMetadata::default()
-        },
+    let mut seen = fixtures::seen(name, "5", owners);
+    for owner in &mut seen.metadata.owner_references {
+        owner.blocks = true;
     }
+    seen
 }
 
 fn list(graph: &mut Graph, monitor: Monitor, objects: &[PartialObject]) -> Vec<String> {
@@ -39,8 +35,7 @@ fn queued(graph: &Graph, follow_ups: &FollowUps) -> Vec<String> {
 /// Returns a graph with a chain of three objects. The one in the middle belongs to the second
 /// monitor.
 fn chain() -> (Graph, [Monitor; 2]) {
-    let mut graph = Graph::default();
-    let monitors = [("v1", "Owner"), ("v1", "Thing")].map(|(version, kind)| graph.add_monitor(version, kind));
+    let (mut graph, _, monitors) = monitored([("v1", "Owner"), ("v1", "Thing")]);
     let objects = [seen("top", &[]), seen("bottom", &[(THINGS, "middle")])];
     list(&mut graph, monitors[0], &objects);
     list(&mut graph, monitors[1], &[seen("middle", &[(OWNERS, "top")])]);

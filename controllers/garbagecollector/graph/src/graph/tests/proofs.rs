@@ -1,13 +1,11 @@
 //! How long a proof of absence is used: etcd may have been restored from a backup.
 
-use super::{collector::Collector, simulation::Simulation, simulation::reference};
-use crate::{
-    Attempt, AttemptStep, FollowUps, Graph, Identity, Intent, PartialMetadata, PartialObject,
-    verdict::PropagationPolicy,
+use super::{
+    collector::Collector,
+    fixtures::{NODES, PODS, monitored, seen},
+    simulation::{Simulation, reference},
 };
-
-const PODS: &str = "v1/Pod";
-const NODES: &str = "v1/Node";
+use crate::{Attempt, AttemptStep, FollowUps, Graph, Identity, Intent, Monitor, verdict::PropagationPolicy};
 
 /// Returns a cluster whose owner was deleted, which the collector has observed. It has not
 /// processed the dependents yet. The backup contains the owner.
@@ -30,21 +28,12 @@ fn deleted_owner() -> (Simulation, Collector, Simulation) {
     (simulation, collector, backup)
 }
 
-fn attempt_all(collector: &mut Collector, simulation: &mut Simulation) -> Vec<String> {
-    while collector.begin() {
-        while !collector.under_way.is_empty() {
-            collector.step(simulation, 0);
-        }
-    }
-    std::mem::take(&mut simulation.requests)
-}
-
 #[test]
 fn proof_is_used_while_the_watch_is_open() {
     let (mut simulation, mut collector, _) = deleted_owner();
-    let requests = attempt_all(&mut collector, &mut simulation);
+    collector.attempt_all(&mut simulation);
     assert_eq!(
-        requests,
+        simulation.requests,
         ["delete v1/Pod n/b Background", "delete v1/Pod n/a Background"]
     );
 }
@@ -58,8 +47,8 @@ fn proof_is_not_used_once_the_watch_has_ended() {
         } else {
             collector.disconnect(NODES);
         }
-        let requests = attempt_all(&mut collector, &mut restored);
-        assert_eq!(requests, ["get v1/Node n/owner"; 2], "resumed: {is_resumed}");
+        collector.attempt_all(&mut restored);
+        assert_eq!(restored.requests, ["get v1/Node n/owner"; 2], "resumed: {is_resumed}");
         assert_eq!((restored.objects.len(), restored.violations.len()), (3, 0));
     }
 }
@@ -68,22 +57,16 @@ fn proof_is_not_used_once_the_watch_has_ended() {
 fn owner_is_read_once_after_its_watch_has_resumed() {
     let (mut simulation, mut collector, _) = deleted_owner();
     collector.interrupt(NODES);
-    let requests = attempt_all(&mut collector, &mut simulation);
-    let (reads, deletions): (Vec<_>, Vec<_>) = requests.iter().partition(|sent| sent.starts_with("get"));
+    collector.attempt_all(&mut simulation);
+    let (reads, deletions): (Vec<_>, Vec<_>) = simulation.requests.iter().partition(|sent| sent.starts_with("get"));
     assert_eq!((reads.len(), simulation.objects.len()), (1, 0), "{deletions:?}");
 }
 
-fn seen(name: &str, version: &str, owners: &[(&str, &str)]) -> PartialObject {
-    let owners = owners.iter().map(|(kind, owner)| reference(kind, owner, owner, false));
-    PartialObject {
-        metadata: PartialMetadata {
-            name: name.into(),
-            uid: name.into(),
-            resource_version: version.into(),
-            owner_references: owners.collect(),
-            ..PartialMetadata::default()
-        },
-    }
+/// Returns a graph with a kind of the main store and one of an aggregated API.
+fn nodes_and_flunders() -> (Graph, FollowUps, [Monitor; 2]) {
+    let (mut graph, follow_ups, monitors) = monitored([("v1", "Node"), ("wardle.example.com/v1", "Flunder")]);
+    graph.set_separate(monitors[1], true);
+    (graph, follow_ups, monitors)
 }
 
 /// An aggregated apiserver numbers its objects on its own.
@@ -91,11 +74,7 @@ fn seen(name: &str, version: &str, owners: &[(&str, &str)]) -> PartialObject {
 fn decreased_versions_of_an_aggregated_api_concern_only_themselves() {
     const FLUNDERS: &str = "wardle.example.com/v1/Flunder";
     let build = || {
-        let mut graph = Graph::default();
-        let mut follow_ups = FollowUps::default();
-        let nodes = graph.add_monitor("v1", "Node");
-        let flunders = graph.add_monitor("wardle.example.com/v1", "Flunder");
-        graph.set_separate(flunders, true);
+        let (mut graph, mut follow_ups, [nodes, flunders]) = nodes_and_flunders();
         for (monitor, name, version) in [(nodes, "node", "500"), (flunders, "flunder", "5")] {
             graph.begin_list(monitor);
             graph.observe(monitor, &seen(name, version, &[]), &mut follow_ups);
@@ -136,11 +115,7 @@ fn decreased_versions_of_an_aggregated_api_concern_only_themselves() {
 fn proof_by_another_version_rests_on_the_watch_of_the_kind() {
     const WATCHED: &str = "wardle.example.com/v1/Flunder";
     const OTHER: &str = "wardle.example.com/v1beta1/Flunder";
-    let mut graph = Graph::default();
-    let mut follow_ups = FollowUps::default();
-    let nodes = graph.add_monitor("v1", "Node");
-    let flunders = graph.add_monitor("wardle.example.com/v1", "Flunder");
-    graph.set_separate(flunders, true);
+    let (mut graph, mut follow_ups, [nodes, flunders]) = nodes_and_flunders();
     for monitor in [nodes, flunders] {
         graph.begin_list(monitor);
         graph.complete_list(monitor, Some("5"), &mut follow_ups);
@@ -179,9 +154,7 @@ fn proof_by_another_version_rests_on_the_watch_of_the_kind() {
 /// The version in the reference need not be served.
 #[test]
 fn observed_deletion_proves_the_owner_absent_in_every_version() {
-    let mut graph = Graph::default();
-    let mut follow_ups = FollowUps::default();
-    let jobs = graph.add_monitor("batch/v1", "Job");
+    let (mut graph, mut follow_ups, [jobs]) = monitored([("batch/v1", "Job")]);
     graph.begin_list(jobs);
     graph.complete_list(jobs, Some("5"), &mut follow_ups);
     let dependent = |name: &str| seen(name, "6", &[("batch/v1beta1/Job", "owner")]);
@@ -206,9 +179,7 @@ fn observed_deletion_proves_the_owner_absent_in_every_version() {
 /// A read by the version in the reference is older than what the watch has reported.
 #[test]
 fn read_in_another_version_proves_nothing_about_an_object_that_a_watch_reports() {
-    let mut graph = Graph::default();
-    let mut follow_ups = FollowUps::default();
-    let jobs = graph.add_monitor("batch/v1", "Job");
+    let (mut graph, mut follow_ups, [jobs]) = monitored([("batch/v1", "Job")]);
     graph.observe(jobs, &seen("owner", "6", &[]), &mut follow_ups);
     let owner = ("batch/v1beta1/Job", "owner");
     graph.observe(jobs, &seen("dependent", "6", &[owner]), &mut follow_ups);
@@ -219,9 +190,7 @@ fn read_in_another_version_proves_nothing_about_an_object_that_a_watch_reports()
 
 #[test]
 fn owner_is_unproven_while_objects_refer_to_it_and_nothing_is_known_about_it() {
-    let mut graph = Graph::default();
-    let mut follow_ups = FollowUps::default();
-    let jobs = graph.add_monitor("batch/v1", "Job");
+    let (mut graph, mut follow_ups, [jobs]) = monitored([("batch/v1", "Job")]);
     let owner = |kind: &str| Identity::of_owner(&reference(kind, "owner", "owner", false), None);
     let of_group = owner("batch/v2/Job");
     assert!(!graph.is_unproven_owner(&of_group));
@@ -245,10 +214,7 @@ fn owner_is_unproven_while_objects_refer_to_it_and_nothing_is_known_about_it() {
 #[test]
 fn observed_deletion_stays_a_proof_after_the_kind_of_the_owner_has_gone() {
     for is_observed in [true, false] {
-        let mut graph = Graph::default();
-        let mut follow_ups = FollowUps::default();
-        let nodes = graph.add_monitor("v1", "Node");
-        let things = graph.add_monitor("example.com/v1", "Thing");
+        let (mut graph, mut follow_ups, [nodes, things]) = monitored([("v1", "Node"), ("example.com/v1", "Thing")]);
         for monitor in [nodes, things] {
             graph.begin_list(monitor);
             graph.complete_list(monitor, Some("5"), &mut follow_ups);
@@ -282,11 +248,7 @@ fn observed_deletion_stays_a_proof_after_the_kind_of_the_owner_has_gone() {
 /// Nothing would show that the store of an aggregated API was restored.
 #[test]
 fn proofs_about_a_kind_with_a_store_of_its_own_end_with_its_watch() {
-    let mut graph = Graph::default();
-    let mut follow_ups = FollowUps::default();
-    let nodes = graph.add_monitor("v1", "Node");
-    let flunders = graph.add_monitor("wardle.example.com/v1", "Flunder");
-    graph.set_separate(flunders, true);
+    let (mut graph, mut follow_ups, [nodes, flunders]) = nodes_and_flunders();
     let owner = ("wardle.example.com/v1/Flunder", "owner");
     graph.observe(nodes, &seen("dependent", "6", &[owner]), &mut follow_ups);
     graph.deleted(flunders, &seen("owner", "7", &[]), &mut follow_ups);
@@ -298,9 +260,7 @@ fn proofs_about_a_kind_with_a_store_of_its_own_end_with_its_watch() {
 /// After a restore, the versions of nodes that were not listed again say nothing about the store.
 #[test]
 fn versions_of_a_former_store_are_not_compared() {
-    let mut graph = Graph::default();
-    let mut follow_ups = FollowUps::default();
-    let nodes = graph.add_monitor("v1", "Node");
+    let (mut graph, mut follow_ups, [nodes]) = monitored([("v1", "Node")]);
     let list = |graph: &mut Graph, names: &[&str], version: &str| {
         graph.begin_list(nodes);
         for name in names {
@@ -331,10 +291,7 @@ fn reference_across_scopes_does_not_block_a_foreground_deletion() {
     let mut dependent = seen("dependent", "1", &[]);
     dependent.metadata.owner_references = [reference(POD, "owner", "owner", true)].into();
     for is_owner_first in [false, true] {
-        let mut graph = Graph::default();
-        let pods = graph.add_monitor("v1", "Pod");
-        let nodes = graph.add_monitor("v1", "Node");
-        let mut follow_ups = FollowUps::default();
+        let (mut graph, mut follow_ups, [pods, nodes]) = monitored([("v1", "Pod"), ("v1", "Node")]);
         if is_owner_first {
             graph.observe(pods, &owner, &mut follow_ups);
         }

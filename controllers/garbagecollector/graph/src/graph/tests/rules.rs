@@ -4,15 +4,13 @@ use std::collections::BTreeSet;
 
 use super::{
     collector::Collector,
+    fixtures::{NODES, PODS, monitored, seen},
     simulation::{Simulation, reference},
 };
 use crate::{
-    FollowUps, Graph, Monitor, PartialMetadata, PartialObject,
+    FollowUps, Graph, Monitor,
     verdict::{OwnerState, PropagationPolicy},
 };
-
-const PODS: &str = "v1/Pod";
-const NODES: &str = "v1/Node";
 
 fn place(name: &str) -> (String, Option<Box<str>>, Box<str>) {
     (PODS.to_owned(), Some("n".into()), name.into())
@@ -24,32 +22,6 @@ fn simulation() -> (Simulation, Collector) {
     collector.list(&simulation, PODS);
     collector.list(&simulation, NODES);
     (simulation, collector)
-}
-
-#[test]
-fn owner_whose_deletion_was_observed_is_not_read() {
-    let (mut simulation, mut collector) = simulation();
-    let owner = simulation.create(PODS, Some("n"), "owner", None, vec![]).unwrap();
-    for name in ["a", "b"] {
-        simulation.create(
-            PODS,
-            Some("n"),
-            name,
-            None,
-            vec![reference(PODS, "owner", &owner, false)],
-        );
-    }
-    collector.run_until_idle(&mut simulation).unwrap();
-    simulation.delete(&place("owner"), PropagationPolicy::Background);
-    collector.run_until_idle(&mut simulation).unwrap();
-    assert_eq!(
-        simulation.requests,
-        ["delete v1/Pod n/b Background", "delete v1/Pod n/a Background"]
-    );
-    assert!(
-        simulation.objects.is_empty() && collector.graph.is_empty(),
-        "{simulation:?}"
-    );
 }
 
 /// A lagging creator adds a dependent of a waiting owner, whose known dependents are gone.
@@ -66,11 +38,7 @@ fn dependent_that_turns_up_after_the_end_of_a_foreground_deletion_is_collected()
     collector.deliver_events(&simulation, NODES, usize::MAX);
     collector.deliver_events(&simulation, PODS, usize::MAX);
     simulation.create(PODS, Some("n"), "late", None, blocking());
-    while collector.begin() {
-        while !collector.under_way.is_empty() {
-            collector.step(&mut simulation, 0);
-        }
-    }
+    collector.attempt_all(&mut simulation);
     collector.run_until_idle(&mut simulation).unwrap();
     let writes = simulation.requests.iter().filter(|sent| !sent.starts_with("get"));
     assert_eq!(
@@ -142,24 +110,6 @@ fn owner_that_no_watch_has_shown_is_read_once() {
 }
 
 #[test]
-fn list_without_an_owner_proves_it_absent() {
-    let (mut simulation, mut collector) = simulation();
-    let owner = simulation.create(NODES, None, "owner", None, vec![]).unwrap();
-    simulation.create(
-        PODS,
-        Some("n"),
-        "a",
-        None,
-        vec![reference(NODES, "owner", &owner, false)],
-    );
-    collector.run_until_idle(&mut simulation).unwrap();
-    simulation.delete(&(NODES.to_owned(), None, "owner".into()), PropagationPolicy::Background);
-    collector.list(&simulation, NODES);
-    collector.run_until_idle(&mut simulation).unwrap();
-    assert_eq!(simulation.requests, ["delete v1/Pod n/a Background"]);
-}
-
-#[test]
 fn resource_versions_that_go_back_drop_all_proofs() {
     let (mut simulation, mut collector) = simulation();
     let owner = simulation.create(NODES, None, "owner", None, vec![]).unwrap();
@@ -201,86 +151,6 @@ fn resource_versions_that_go_back_drop_all_proofs() {
 }
 
 #[test]
-fn resource_that_is_no_longer_watched_proves_nothing() {
-    let (mut simulation, mut collector) = simulation();
-    let owner = simulation.create(NODES, None, "owner", None, vec![]).unwrap();
-    simulation.create(
-        PODS,
-        Some("n"),
-        "a",
-        None,
-        vec![reference(NODES, "owner", &owner, false)],
-    );
-    collector.run_until_idle(&mut simulation).unwrap();
-    simulation.serve(NODES, false);
-    collector.stop_watching(NODES);
-    collector.run_until_idle(&mut simulation).unwrap();
-    assert_eq!(simulation.objects.len(), 2, "{simulation:?}");
-    simulation.serve(NODES, true);
-    collector.list(&simulation, NODES);
-    collector.run_until_idle(&mut simulation).unwrap();
-    assert_eq!(simulation.objects.len(), 2, "{simulation:?}");
-}
-
-#[test]
-fn cycle_of_objects_that_wait_for_each_other_is_broken() {
-    let (mut simulation, mut collector) = simulation();
-    let mut uids = Vec::new();
-    for name in ["a", "b", "c"] {
-        uids.push(simulation.create(PODS, Some("n"), name, None, vec![]).unwrap());
-    }
-    for (name, owner) in [("a", 2), ("b", 0), ("c", 1)] {
-        let to = ["a", "b", "c"][owner];
-        let uid = uids[owner].clone();
-        simulation.change(&place(name), |object| {
-            object.meta.owner_references = vec![reference(PODS, to, &uid, true)];
-        });
-    }
-    collector.run_until_idle(&mut simulation).unwrap();
-    simulation.delete(&place("a"), PropagationPolicy::Foreground);
-    collector.run_until_idle(&mut simulation).unwrap();
-    assert!(simulation.objects.is_empty(), "{:?}", simulation.objects);
-}
-
-#[test]
-fn object_that_owns_itself_is_deleted_like_any_other() {
-    let (mut simulation, mut collector) = simulation();
-    let uid = simulation.create(PODS, Some("n"), "a", None, vec![]).unwrap();
-    simulation.change(&place("a"), |object| {
-        object.meta.owner_references = vec![reference(PODS, "a", &uid, true), reference(PODS, "a", &uid, false)];
-    });
-    collector.run_until_idle(&mut simulation).unwrap();
-    simulation.delete(&place("a"), PropagationPolicy::Background);
-    collector.run_until_idle(&mut simulation).unwrap();
-    assert!(simulation.objects.is_empty() && collector.graph.is_empty());
-}
-
-#[test]
-fn orphaned_dependents_stay() {
-    let (mut simulation, mut collector) = simulation();
-    let owner = simulation.create(PODS, Some("n"), "owner", None, vec![]).unwrap();
-    for name in ["a", "b"] {
-        simulation.create(
-            PODS,
-            Some("n"),
-            name,
-            None,
-            vec![reference(PODS, "owner", &owner, true)],
-        );
-    }
-    collector.run_until_idle(&mut simulation).unwrap();
-    simulation.delete(&place("owner"), PropagationPolicy::Orphan);
-    collector.run_until_idle(&mut simulation).unwrap();
-    assert_eq!(simulation.objects.len(), 2);
-    assert!(
-        simulation
-            .objects
-            .values()
-            .all(|object| object.meta.owner_references.is_empty())
-    );
-}
-
-#[test]
 fn dependent_deleted_while_unwatched_does_not_block_its_owner() {
     const LATE: &str = "x/v1/Late";
     let mut simulation = Simulation::new(&[(PODS, true), (LATE, true)]);
@@ -316,27 +186,10 @@ fn dependent_deleted_while_unwatched_does_not_block_its_owner() {
 
 /// Returns a graph in which two monitors have reported an owner and its dependent.
 fn owned() -> (Graph, [Monitor; 2], FollowUps) {
-    let mut graph = Graph::default();
-    let monitors = [("v1", "Node"), ("v1", "Pod")].map(|(version, kind)| graph.add_monitor(version, kind));
-    let mut follow_ups = FollowUps::default();
+    let (mut graph, mut follow_ups, monitors) = monitored([("v1", "Node"), ("v1", "Pod")]);
     graph.observe(monitors[0], &seen("owner", "5", &[]), &mut follow_ups);
-    graph.observe(monitors[1], &seen("child", "6", &["owner"]), &mut follow_ups);
+    graph.observe(monitors[1], &seen("child", "6", &[(NODES, "owner")]), &mut follow_ups);
     (graph, monitors, FollowUps::default())
-}
-
-fn seen(name: &str, version: &str, owners: &[&str]) -> PartialObject {
-    PartialObject {
-        metadata: PartialMetadata {
-            name: name.into(),
-            uid: name.into(),
-            resource_version: version.into(),
-            owner_references: owners
-                .iter()
-                .map(|owner| reference(NODES, owner, owner, false))
-                .collect(),
-            ..PartialMetadata::default()
-        },
-    }
 }
 
 #[test]
@@ -387,7 +240,7 @@ fn later_monitor_owns_an_object_that_two_monitors_show() {
 #[test]
 fn full_scan_reports_invalid_references() {
     let (mut graph, [nodes, pods], mut follow_ups) = owned();
-    let mut elsewhere = seen("elsewhere", "8", &["inside"]);
+    let mut elsewhere = seen("elsewhere", "8", &[(NODES, "inside")]);
     elsewhere.metadata.namespace = Some("n".into());
     let mut inside = seen("inside", "9", &[]);
     inside.metadata.namespace = Some("m".into());
