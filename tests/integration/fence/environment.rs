@@ -124,16 +124,18 @@ impl<'a> FenceEnvironment<'a> {
         Ok(())
     }
 
-    /// Deletes the policy and the binding of the fence, and returns once every pod may write.
+    /// Deletes the fence, and returns once the apiserver no longer has its policy, so that every pod
+    /// may write.
     pub(super) async fn delete_fence(&self) -> Result<()> {
         let name = format!("portreeve-fence.{}.{}", self.namespace.name(), self.account);
         let client = self.namespace.client();
-        let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
-        bindings.delete(&name, &DeleteParams::default()).await?;
         let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
         policies.delete(&name, &DeleteParams::default()).await?;
         let nobody = self.client_of(&self.account, None).await?;
-        eventually(LIMIT, "the fence to stop refusing writes", || self.write(&nobody)).await
+        eventually(LIMIT, "the fence to stop refusing writes", || self.write(&nobody)).await?;
+        let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
+        bindings.delete(&name, &DeleteParams::default()).await?;
+        Ok(())
     }
 
     pub(super) fn lease_flags(&self) -> [String; 2] {
