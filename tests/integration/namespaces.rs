@@ -9,3 +9,4 @@ mod kubernetes;
 mod other_manager;
 pub(crate) mod profile;
 mod successors;
+mod together;

@@ -5,10 +5,11 @@
 //! `content.rs` counts what is left in a namespace, `findings.rs` turns that into conditions, and
 //! `shell.rs` does the rest: it reads, deletes, and waits for what other controllers must remove.
 //!
-//! A namespace is finalized only if a list of each of its resources was empty, sent in the same
-//! attempt and, for what the attempt deleted, after the deletion, and no group version may hide
-//! another one. This is the only controller that deletes without preconditions: `shell/deletion.rs`
-//! says when.
+//! A namespace is finalized only if a list of each of its resources was empty and no group version
+//! may hide another one. The list is one of the namespace, sent in the same attempt and, for what
+//! the attempt deleted, after the deletion; or one of all namespaces, sent after the grace of this
+//! one (`shell/unused.rs`). This is the only controller that deletes without preconditions:
+//! `shell/deletion.rs` says when.
 //!
 //! An attempt alternates between reads and deletions, so this crate has a shell like the garbage
 //! collector's. The queue, retries, events, the fence monitor and the applier are the framework's.

@@ -10,6 +10,7 @@ mod shared_read;
 mod survey;
 mod throttling;
 mod tracked;
+mod unused;
 mod watches;
 
 use std::{
@@ -42,6 +43,7 @@ use self::{
     shared_read::SharedRead,
     survey::Names,
     tracked::{Tracked, TrackedNamespaces},
+    unused::UnusedResources,
     watches::ContentWatches,
 };
 
@@ -95,6 +97,7 @@ struct NamespaceContext {
     served: watch::Receiver<Option<Arc<ServedResources>>>,
     definitions: SharedRead<Names>,
     services: SharedRead<Names>,
+    unused: UnusedResources,
     /// When this replica began to lead.
     term_began: OnceLock<Instant>,
     /// The slow attempts that do not count.
@@ -141,6 +144,7 @@ pub(crate) fn build_controller(inputs: &Context<'_>, settings: Settings) -> Resu
         served,
         definitions: SharedRead::default(),
         services: SharedRead::default(),
+        unused: UnusedResources::default(),
         term_began: OnceLock::new(),
         slow: Arc::new(Semaphore::new(SLOW)),
     });

@@ -83,7 +83,7 @@ impl NamespaceContext {
             self.watches.wait_for(name, &[]);
             return Outcome::Forget;
         };
-        let due = tracked.since + self.settings.grace;
+        let due = self.due(&tracked);
         if Instant::now() < due {
             return Outcome::At(due);
         }
@@ -91,6 +91,11 @@ impl NamespaceContext {
         let outcome = self.conclude(name, &tracked.uid, end);
         self.report_stuck(name);
         outcome
+    }
+
+    /// Returns when the grace of a namespace is over.
+    pub(super) fn due(&self, tracked: &Tracked) -> Instant {
+        tracked.since + self.settings.grace
     }
 
     async fn advance(&self, work: &Work<Arc<str>>, tracked: &Tracked) -> Result<End, End> {

@@ -238,6 +238,16 @@ impl Requests {
         Ok((items.into_iter().map(|item| item.metadata).collect(), next))
     }
 
+    /// Returns whether a list of one object of any namespace is empty.
+    pub(super) async fn is_unused(&self, resource: &Resource) -> Result<bool, RequestError> {
+        let request = Request::get(page_path(resource, None, 1, None))
+            .header(header::ACCEPT, METADATA_LIST)
+            .body(Vec::new())?;
+        let _turn = self.objects.acquire().await;
+        let (items, next) = self.read::<Item>(request).await?;
+        Ok(items.is_empty() && next.is_none())
+    }
+
     /// Returns the object with this name from a list, or `None` if there is none.
     pub(super) async fn find<T: for<'de> Deserialize<'de>>(
         &self,

@@ -15,9 +15,16 @@ impl<T: Clone> SharedRead<T> {
     /// Returns the result of `read`, or that of another caller's, if that read began after this
     /// call.
     pub(super) async fn get(&self, read: impl Future<Output = T>) -> T {
+        self.get_unless(|_, _| false, read).await
+    }
+
+    /// As [`get`](Self::get), but also returns the last result if `suffices` accepts it and the
+    /// beginning of its read.
+    pub(super) async fn get_unless(&self, suffices: impl Fn(Instant, &T) -> bool, read: impl Future<Output = T>) -> T {
         let called = Instant::now();
         let mut last = self.0.lock().await;
-        if let Some((_, result)) = last.as_ref().filter(|(began, _)| *began >= called) {
+        let is_usable = |began: &Instant, result: &T| *began >= called || suffices(*began, result);
+        if let Some((_, result)) = last.as_ref().filter(|(began, result)| is_usable(began, result)) {
             return result.clone();
         }
         let began = Instant::now();

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use futures::{StreamExt, stream};
+use futures::{StreamExt, future::join_all, stream};
 use portreeve_api::{CRDS, Resource, Scope};
 use portreeve_informer::{ServedResources, Verb};
 use portreeve_workqueue::Work;
@@ -149,14 +149,41 @@ impl NamespaceContext {
         work: &Work<Arc<str>>,
         resources: &[Resource],
     ) -> Vec<(Resource, Listed)> {
-        let lists: Vec<_> = resources
+        let unused = self.unused_of(served, work.key(), resources).await;
+        let used: Vec<_> = resources
             .iter()
+            .filter(|resource| !unused.contains(resource))
             .map(|resource| async {
                 let listed = self.list(served, work, resource).await;
                 (resource.clone(), listed)
             })
             .collect();
-        stream::iter(lists).buffer_unordered(PARALLEL).collect().await
+        let mut listed: Vec<_> = stream::iter(used).buffer_unordered(PARALLEL).collect().await;
+        let empty = |resource: &Resource| (resource.clone(), Listed::Content(Content::default()));
+        listed.extend(unused.into_iter().map(empty));
+        listed
+    }
+
+    /// Returns those of the resources that no namespace has an object of. Only attempts at the same
+    /// time ask, because only they can share the answers, of which they wait for all at once.
+    async fn unused_of<'a>(
+        &self,
+        served: &ServedResources,
+        namespace: &str,
+        resources: &'a [Resource],
+    ) -> Vec<&'a Resource> {
+        let Some(tracked) = self.tracked.get(namespace).filter(|_| self.tracked.has_several()) else {
+            return Vec::new();
+        };
+        let due = self.due(&tracked);
+        let listable = resources
+            .iter()
+            .filter(|resource| served.supports(resource, Verb::List));
+        let checked = listable.map(|resource| async move {
+            let is_unused = self.unused.contains(resource, due, &self.requests).await;
+            is_unused.then_some(resource)
+        });
+        join_all(checked).await.into_iter().flatten().collect()
     }
 
     pub(super) async fn list(&self, served: &ServedResources, work: &Work<Arc<str>>, resource: &Resource) -> Listed {
@@ -186,22 +213,24 @@ impl NamespaceContext {
     pub(super) async fn undiscovered(&self, served: &ServedResources) -> Result<Vec<String>, RequestError> {
         let known: HashSet<_> = served.preferred(&[]).map(Resource::crd_name).collect();
         let is_known = |name: &str| known.contains(name);
-        let definitions = self.names(served, &CRDS, &self.definitions).await?;
+        let (definitions, services) = tokio::try_join!(
+            self.names(served, CRDS, &self.definitions),
+            self.names(served, API_SERVICES, &self.services),
+        )?;
         let mut hidden = self.hidden_by::<Definition>(&CRDS, &definitions, is_known).await?;
         let is_known = |name: &str| served.knows_service(name);
-        let services = self.names(served, &API_SERVICES, &self.services).await?;
         hidden.extend(self.hidden_by::<ApiService>(&API_SERVICES, &services, is_known).await?);
         Ok(hidden)
     }
 
     /// Returns the names of the objects of a cluster-scoped resource.
-    async fn names(&self, served: &ServedResources, resource: &Resource, read: &SharedRead<Names>) -> Names {
-        if !served.supports(resource, Verb::List) {
+    async fn names(&self, served: &ServedResources, resource: Resource, read: &SharedRead<Names>) -> Names {
+        if !served.supports(&resource, Verb::List) {
             return Ok(Arc::default());
         }
         let list = async {
             let mut names = Vec::new();
-            each_page(&self.requests, resource, None, |page| {
+            each_page(&self.requests, &resource, None, |page| {
                 names.extend(page.into_iter().map(|object| object.name));
             })
             .await?;

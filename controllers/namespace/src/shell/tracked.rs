@@ -111,6 +111,11 @@ impl TrackedNamespaces {
         accepted.map(|(name, _)| Arc::clone(name)).collect()
     }
 
+    /// Returns whether more than one namespace is being deleted.
+    pub(super) fn has_several(&self) -> bool {
+        self.0.lock().len() > 1
+    }
+
     /// Returns the number of namespaces, the number of those that have been tracked for longer than
     /// `limit`, and the longest time with the name of its namespace.
     pub(super) fn ages(&self, limit: Duration) -> (usize, usize, Option<(Duration, Arc<str>)>) {

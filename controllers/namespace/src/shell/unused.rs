@@ -1,0 +1,58 @@
+//! Resources of which no object exists in the whole cluster. One list that is empty answers for all
+//! namespaces that are being deleted.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use portreeve_api::Resource;
+use tokio::time::Instant;
+
+use super::{requests::Requests, shared_read::SharedRead};
+
+/// The groups that kube-apiserver serves itself. An aggregated API may answer a list of all
+/// namespaces in another way than that of one, so its resources are listed in the namespace.
+const GROUPS: [&str; 12] = [
+    "",
+    "apps",
+    "autoscaling",
+    "batch",
+    "coordination.k8s.io",
+    "discovery.k8s.io",
+    "events.k8s.io",
+    "networking.k8s.io",
+    "policy",
+    "rbac.authorization.k8s.io",
+    "resource.k8s.io",
+    "storage.k8s.io",
+];
+/// For how long an empty list answers for namespaces whose grace was over before it was sent.
+const FRESH: Duration = Duration::from_secs(1);
+/// For how long a resource that had objects, or could not be listed, is listed in each namespace
+/// without another try.
+const USED: Duration = Duration::from_mins(5);
+
+/// What is known of the use of resources, by attempts together.
+#[derive(Default)]
+pub(super) struct UnusedResources(Mutex<HashMap<Resource, Arc<SharedRead<bool>>>>);
+
+impl UnusedResources {
+    /// Returns whether no namespace has an object of the resource. The list that shows it began
+    /// after `due`, and less than a second before this call.
+    pub(super) async fn contains(&self, resource: &Resource, due: Instant, requests: &Requests) -> bool {
+        if !GROUPS.contains(&&*resource.group) {
+            return false;
+        }
+        let read = Arc::clone(self.0.lock().entry(resource.clone()).or_default());
+        let called = Instant::now();
+        let list = async { requests.is_unused(resource).await.unwrap_or(false) };
+        let suffices = |began: Instant, is_unused: &bool| {
+            let age = called.saturating_duration_since(began);
+            if *is_unused {
+                began >= due && age < FRESH
+            } else {
+                age < USED
+            }
+        };
+        read.get_unless(suffices, list).await
+    }
+}
