@@ -124,7 +124,7 @@ impl<'a> FenceEnvironment<'a> {
         Ok(())
     }
 
-    /// Deletes the fence, and returns once the apiserver no longer has its policy, so that every pod
+    /// Deletes the fence, and returns once the apiserver no longer has its policy. Then every pod
     /// may write.
     pub(super) async fn delete_fence(&self) -> Result<()> {
         let name = format!("portreeve-fence.{}.{}", self.namespace.name(), self.account);
