@@ -3,14 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use k8s_openapi::api::core::v1::Namespace;
-use kube::{Api, api::DeleteParams};
 use portreeve_testing::{Authority, CannedResponse, Fault, Matcher, Repeat};
 use serde_json::json;
 
 use super::{
     environment::{CONTROLLERS, NO_GRACE, NamespaceEnvironment},
-    profile::wait_until_gone,
+    profile::{delete_tenant, wait_until_gone},
 };
 use crate::fixtures::{
     LIMIT,
@@ -67,8 +65,7 @@ async fn an_api_that_had_nothing_namespaced_keeps_no_namespace() -> Result<()> {
     let delete_namespace = async |prefix| {
         let tenant = DynamicClient::new(&api.main, prefix).await?;
         tenant.create(config_map("gone")).await?;
-        let namespaces: Api<Namespace> = Api::all(tenant.client().clone());
-        namespaces.delete(tenant.name(), &DeleteParams::default()).await?;
+        delete_tenant(tenant.client(), tenant.name()).await?;
         wait_until_gone(tenant.client(), tenant.name()).await
     };
     delete_namespace("while-it-answers").await?;
@@ -151,8 +148,7 @@ async fn objects_of_a_definition_that_is_discovered_meanwhile_are_deleted() -> R
     environment.proxy.heal_one(&discovered);
     // The end of another namespace shows that the daemon has read discovery again.
     let other = DynamicClient::new(&environment.plane, "other").await?;
-    let namespaces: Api<Namespace> = Api::all(client.clone());
-    namespaces.delete(other.name(), &DeleteParams::default()).await?;
+    delete_tenant(client, other.name()).await?;
     wait_until_gone(client, other.name()).await?;
     environment.wait_until_gone().await?;
     let stored = environment.plane.stored_in(environment.name()).await?;

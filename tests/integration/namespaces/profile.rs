@@ -66,7 +66,7 @@ fn named(name: String) -> ObjectMeta {
     }
 }
 
-async fn delete_tenant(client: &Client, name: &str) -> Result<()> {
+pub(super) async fn delete_tenant(client: &Client, name: &str) -> Result<()> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let deleted = namespaces.delete(name, &DeleteParams::default()).await;
     deleted.with_context(|| format!("failed to delete namespace {name}"))?;

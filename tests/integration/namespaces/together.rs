@@ -1,14 +1,12 @@
 //! Namespaces that are deleted at the same time.
 
 use anyhow::{Result, ensure};
-use k8s_openapi::api::core::v1::Namespace;
-use kube::{Api, api::DeleteParams};
 use portreeve_testing::{CannedResponse, Matcher, Repeat};
 use serde_json::json;
 
 use super::{
     environment::{NO_GRACE, NamespaceEnvironment},
-    profile::wait_until_gone,
+    profile::{delete_tenant, wait_until_gone},
 };
 use crate::fixtures::{
     dynamic_client::DynamicClient,
@@ -22,8 +20,7 @@ const LIMITS: &str = "/api/v1/limitranges";
 
 /// Deletes a namespace, and checks that nothing of it is left in etcd.
 async fn delete(environment: &NamespaceEnvironment, tenant: &DynamicClient) -> Result<()> {
-    let namespaces: Api<Namespace> = Api::all(tenant.client().clone());
-    namespaces.delete(tenant.name(), &DeleteParams::default()).await?;
+    delete_tenant(tenant.client(), tenant.name()).await?;
     wait_until_gone(tenant.client(), tenant.name()).await?;
     let left = environment.plane.stored_in(tenant.name()).await?;
     ensure!(left.is_empty(), "{left:?}");

@@ -228,24 +228,29 @@ impl Requests {
         next: Option<&str>,
     ) -> Result<(Vec<ContentMetadata>, Option<String>), RequestError> {
         let limit = if next.is_none() { FIRST_PAGE } else { PAGE };
-        let path = page_path(resource, namespace, limit, next);
-        let request = Request::get(path)
-            .header(header::ACCEPT, METADATA_LIST)
-            .body(Vec::new())?;
-        // The semaphore is never closed.
-        let _turn = self.objects.acquire_many(limit).await;
-        let (items, next) = self.read::<Item>(request).await?;
+        let (items, next) = self.page_of(limit, resource, namespace, next).await?;
         Ok((items.into_iter().map(|item| item.metadata).collect(), next))
     }
 
     /// Returns whether a list of one object of any namespace is empty.
     pub(super) async fn is_unused(&self, resource: &Resource) -> Result<bool, RequestError> {
-        let request = Request::get(page_path(resource, None, 1, None))
+        let (items, next) = self.page_of(1, resource, None, None).await?;
+        Ok(items.is_empty() && next.is_none())
+    }
+
+    async fn page_of(
+        &self,
+        limit: u32,
+        resource: &Resource,
+        namespace: Option<&str>,
+        next: Option<&str>,
+    ) -> Result<(Vec<Item>, Option<String>), RequestError> {
+        let request = Request::get(page_path(resource, namespace, limit, next))
             .header(header::ACCEPT, METADATA_LIST)
             .body(Vec::new())?;
-        let _turn = self.objects.acquire().await;
-        let (items, next) = self.read::<Item>(request).await?;
-        Ok(items.is_empty() && next.is_none())
+        // The semaphore is never closed.
+        let _turn = self.objects.acquire_many(limit).await;
+        self.read(request).await
     }
 
     /// Returns the object with this name from a list, or `None` if there is none.
