@@ -47,8 +47,8 @@ test: control-plane loom ## run the tests of the workspace, on real servers
 	$(SERVERS) hack/test/run --workspace -- $(SKIPPED)
 
 .PHONY: test-release
-test-release: control-plane controller-manager manifest-tools prometheus cainjector former-version ## test the chart, the overlays, the alert rules, the update from a former version, and what takes long: each fault alone, aggregated APIs, a large migration
-	$(SERVERS) hack/test/run --workspace $(TESTS) -- $(LONG) --skip release::image::
+test-release: control-plane controller-manager manifest-tools prometheus cainjector former-version ## test the chart, the overlays, the alert rules, the update from a former version, and what takes long: each fault alone and combined with others, aggregated APIs, a large migration
+	ROUNDS=$(or $(ROUNDS),14) $(SERVERS) hack/test/run --workspace $(TESTS) -- $(LONG) chaos::random:: --skip release::image::
 
 .PHONY: test-image
 test-image: control-plane ## build the image's binary and test it; 9 minutes on two cores, 4 after an edit

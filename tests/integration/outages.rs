@@ -189,7 +189,7 @@ async fn the_end_of_an_outage_ends_the_waits_that_it_has_caused() -> Result<()> 
 /// Lease shows that versions have decreased.
 #[tokio::test]
 async fn changes_after_a_restore_of_etcd_are_observed_without_the_collector() -> Result<()> {
-    let plane = ControlPlane::pooled().await?;
+    let plane = ControlPlane::start().await?;
     let flags = [&["--install-crds", "--controllers=foo"], &HELD_LEASE[..]].concat();
     let daemon = Daemon::start(&plane, "restored", &flags).await?;
     daemon.wait_for_line(&["starting workers", "foo-controller"]).await?;

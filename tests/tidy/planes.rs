@@ -21,6 +21,7 @@ const OWN: &[(&str, &str)] = &[
         "flags with files of the test",
     ),
     ("tests/integration/garbage/restore.rs", "replaces etcd's data"),
+    ("tests/integration/outages.rs", "replaces etcd's data"),
 ];
 
 /// Returns whether a control plane starts in this code, directly or with options.

@@ -1,5 +1,5 @@
-//! Each fault of requests and of servers, alone. [`super::random`] combines all of them in each run
-//! of `make test`; these tests, which show which one fails, are part of `make test-all`.
+//! Each fault of requests and of servers, alone, in `make test-release`, where [`super::random`]
+//! combines all of them. `make test` has two of its rounds.
 
 mod pages;
 mod requests;

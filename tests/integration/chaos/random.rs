@@ -23,7 +23,8 @@ use crate::{
     profile::Reads,
 };
 
-/// The number of rounds in `make test`, where each lane plays one. Every fault alone is a test too.
+/// The number of rounds in `make test`, where each lane plays one. `make test-release` plays those
+/// that contain every fault.
 const ROUNDS: u64 = 2;
 /// The number of rounds after which each disruption and each fault of a request has occurred.
 const EVERY_FAULT: u64 = DISRUPTIONS.len() as u64;
