@@ -121,7 +121,7 @@ impl NamespaceContext {
         });
         let served = self.read_discovery().await?;
         self.yield_to_other(&served).await?;
-        let mut survey = Survey::new(&served);
+        let mut survey = Survey::new(&served, self.due(tracked));
         self.list_into(&mut survey, &served, work, None).await;
         let listed = Instant::now();
         if !self.settings.observe {
@@ -136,7 +136,9 @@ impl NamespaceContext {
                 };
                 deletion.run(&mut survey).await?;
                 if survey.findings.is_empty() && listed.elapsed() > RELIST_AFTER {
-                    // What was being created when the first lists were sent may exist now.
+                    // What was being created when the first lists were sent may exist now. A shared
+                    // list must not take from this time.
+                    survey.due = listed + RELIST_AFTER;
                     self.list_into(&mut survey, &served, work, None).await;
                     if survey.findings.count() > 0 {
                         return Ok(End::Again);
@@ -186,7 +188,7 @@ impl NamespaceContext {
         resources: Option<&[Resource]>,
     ) {
         let resources = resources.unwrap_or(&survey.resources);
-        for (resource, listed) in self.list_all(served, work, resources).await {
+        for (resource, listed) in self.list_all(served, work, resources, survey.due).await {
             survey.record(&resource, listed);
         }
     }

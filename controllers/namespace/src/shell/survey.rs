@@ -7,6 +7,7 @@ use portreeve_api::{CRDS, Resource, Scope};
 use portreeve_informer::{ServedResources, Verb};
 use portreeve_workqueue::Work;
 use serde::{Deserialize, de::IgnoredAny};
+use tokio::time::Instant;
 
 use super::{
     NamespaceContext,
@@ -19,7 +20,8 @@ use crate::{
 };
 
 const API_SERVICES: Resource = Resource::cluster("apiregistration.k8s.io", "v1", "APIService", "apiservices");
-/// The number of resources of a namespace that are read or deleted at once.
+/// The number of resources of a namespace that are listed or deleted at once. Lists of all
+/// namespaces do not count: all attempts together send each once.
 pub(super) const PARALLEL: usize = 8;
 
 /// The names of the objects of a resource.
@@ -45,11 +47,13 @@ pub(super) struct Survey {
     pub(super) not_served: HashSet<Resource>,
     /// The longest delay that the apiserver asked for.
     pub(super) delay: Duration,
+    /// An answer counts if its list began after this.
+    pub(super) due: Instant,
 }
 
 impl Survey {
     /// Creates a survey that has read nothing yet.
-    pub(super) fn new(served: &ServedResources) -> Self {
+    pub(super) fn new(served: &ServedResources, due: Instant) -> Self {
         let all = served.preferred(&[Verb::Delete]);
         let resources = all.filter(|resource| resource.scope == Scope::Namespaced && !served.is_failed(resource));
         let hidden = served.may_hide_namespaced(Verb::Delete);
@@ -63,13 +67,14 @@ impl Survey {
             },
             not_served: HashSet::new(),
             delay: Duration::ZERO,
+            due,
         }
     }
 
     /// Adds what is served now and was not when the survey began. Returns the new resources, which
     /// are not listed yet.
     pub(super) fn extend(&mut self, served: &ServedResources) -> Vec<Resource> {
-        let mut now = Self::new(served);
+        let mut now = Self::new(served, self.due);
         now.resources.retain(|resource| !self.resources.contains(resource));
         self.resources.extend_from_slice(&now.resources);
         self.findings.hidden.append(&mut now.findings.hidden);
@@ -148,8 +153,9 @@ impl NamespaceContext {
         served: &ServedResources,
         work: &Work<Arc<str>>,
         resources: &[Resource],
+        due: Instant,
     ) -> Vec<(Resource, Listed)> {
-        let unused = self.unused_of(served, work.key(), resources).await;
+        let unused = self.unused_of(served, work, resources, due).await;
         let used: Vec<_> = resources
             .iter()
             .filter(|resource| !unused.contains(resource))
@@ -169,18 +175,19 @@ impl NamespaceContext {
     async fn unused_of<'a>(
         &self,
         served: &ServedResources,
-        namespace: &str,
+        work: &Work<Arc<str>>,
         resources: &'a [Resource],
+        due: Instant,
     ) -> Vec<&'a Resource> {
-        let Some(tracked) = self.tracked.get(namespace).filter(|_| self.tracked.has_several()) else {
+        if !self.tracked.has_several() {
             return Vec::new();
-        };
-        let due = self.due(&tracked);
+        }
         let listable = resources
             .iter()
             .filter(|resource| served.supports(resource, Verb::List));
         let checked = listable.map(|resource| async move {
             let is_unused = self.unused.contains(resource, due, &self.requests).await;
+            work.report_progress();
             is_unused.then_some(resource)
         });
         join_all(checked).await.into_iter().flatten().collect()

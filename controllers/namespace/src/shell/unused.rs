@@ -9,21 +9,22 @@ use tokio::time::Instant;
 
 use super::{requests::Requests, shared_read::SharedRead};
 
-/// The groups that kube-apiserver serves itself. An aggregated API may answer a list of all
-/// namespaces in another way than that of one, so its resources are listed in the namespace.
-const GROUPS: [&str; 12] = [
-    "",
-    "apps",
-    "autoscaling",
-    "batch",
-    "coordination.k8s.io",
-    "discovery.k8s.io",
-    "events.k8s.io",
-    "networking.k8s.io",
-    "policy",
-    "rbac.authorization.k8s.io",
-    "resource.k8s.io",
-    "storage.k8s.io",
+/// The groups and versions that kube-apiserver serves itself. An aggregated API, such as one of
+/// another version, may answer a list of all namespaces in another way than that of one, so its
+/// resources are listed in the namespace.
+const VERSIONS: [(&str, &str); 12] = [
+    ("", "v1"),
+    ("apps", "v1"),
+    ("autoscaling", "v2"),
+    ("batch", "v1"),
+    ("coordination.k8s.io", "v1"),
+    ("discovery.k8s.io", "v1"),
+    ("events.k8s.io", "v1"),
+    ("networking.k8s.io", "v1"),
+    ("policy", "v1"),
+    ("rbac.authorization.k8s.io", "v1"),
+    ("resource.k8s.io", "v1"),
+    ("storage.k8s.io", "v1"),
 ];
 /// For how long an empty list answers for namespaces whose grace was over before it was sent.
 const FRESH: Duration = Duration::from_secs(1);
@@ -39,7 +40,7 @@ impl UnusedResources {
     /// Returns whether no namespace has an object of the resource. The list that shows it began
     /// after `due`, and less than a second before this call.
     pub(super) async fn contains(&self, resource: &Resource, due: Instant, requests: &Requests) -> bool {
-        if !GROUPS.contains(&&*resource.group) {
+        if !VERSIONS.contains(&(&*resource.group, &*resource.version)) {
             return false;
         }
         let read = Arc::clone(self.0.lock().entry(resource.clone()).or_default());
