@@ -2,7 +2,7 @@
 //!
 //! Each controller has a [`Profile`] in the folder of its tests, and [`crate::registry`] lists
 //! them. To add a controller, write its profile: it then takes part in the tests of permissions, of
-//! faults and of restarts.
+//! faults, of restarts and of metrics.
 
 use anyhow::{Context, Result};
 use futures::{FutureExt, future::BoxFuture};
@@ -11,7 +11,7 @@ use portreeve_api::Resource;
 use portreeve_reconcile::Descriptor;
 use portreeve_testing::eventually;
 
-use crate::fixtures::{LIMIT, clock::OffsetClock, namespace::NamespaceFixture};
+use crate::fixtures::{LIMIT, clock::OffsetClock, metric_family::Family, namespace::NamespaceFixture};
 
 /// The number of minutes between two waves of work, more than a wave takes on a busy machine: the
 /// clock of a test goes on during a wave.
@@ -27,6 +27,13 @@ pub(crate) struct Profile {
     /// A resource whose metadata its informers list and watch in all namespaces, if no other
     /// controller watches whole objects of it.
     pub(crate) metadata: Option<Resource>,
+    /// The names of its work queues in metrics: those of Kubernetes, if it has the controller.
+    pub(crate) queues: &'static [&'static str],
+    /// Its own metrics on which dashboards and alerts depend.
+    pub(crate) families: &'static [Family],
+    /// The ClusterRole of kube-controller-manager's controller that does the same. The apiserver
+    /// creates it.
+    pub(crate) kubernetes_role: Option<&'static str>,
     /// Makes the controller use each permission of its role, except those on finalizers.
     pub(crate) use_permissions: fn(NamespaceFixture, OffsetClock) -> BoxFuture<'static, Result<()>>,
     /// Creates the objects of its work in the chaos tests.

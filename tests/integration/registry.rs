@@ -2,14 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use portreeve_api::Resource;
 use portreeve_reconcile::{Descriptor, Rule};
-use portreeve_testing::Matcher;
+use portreeve_testing::{ControlPlane, Matcher};
 
 use crate::{
-    aggregation, foo, garbage, namespaces,
-    profile::{Profile, Reach, Reads},
+    aggregation,
+    fixtures::namespace::NamespaceFixture,
+    foo, garbage, namespaces,
+    profile::{self, Expected, Profile, Reach, Reads},
     rootca, schedules, serviceaccount, ttl, volumes,
 };
 
@@ -52,6 +54,13 @@ pub(crate) fn watched_objects() -> Vec<&'static Resource> {
     watched
 }
 
+/// Returns the plurals of the resources that controllers watch.
+pub(crate) fn watched() -> BTreeSet<&'static str> {
+    let profiles = PROFILES.iter();
+    let resources = profiles.flat_map(|profile| profile.objects.iter().chain(&profile.metadata));
+    resources.map(|resource| &*resource.plural).collect()
+}
+
 /// Returns matchers for the lists or watches of each informer, which cover all namespaces. A
 /// dependent scan lists one namespace, so it does not match.
 pub(crate) fn informers(requests: fn() -> Matcher) -> Vec<(&'static str, Matcher)> {
@@ -70,6 +79,40 @@ pub(crate) fn informers(requests: fn() -> Matcher) -> Vec<(&'static str, Matcher
         .map(|(name, requests)| (name, requests.whole()))
         .chain(metadata.map(|(name, requests)| (name, requests.metadata())))
         .collect()
+}
+
+/// Work for every controller, created before the daemon starts.
+pub(crate) struct PendingWork {
+    pub(crate) fixture: NamespaceFixture,
+    /// The state that each controller must reach, by name.
+    expected: Vec<(&'static str, Box<dyn Expected>)>,
+}
+
+impl PendingWork {
+    /// Creates the work in a new namespace, whose name begins with `prefix`.
+    pub(crate) async fn create(plane: &ControlPlane, prefix: &str) -> Result<Self> {
+        let fixture = NamespaceFixture::new(plane, prefix).await?;
+        let mut expected = Vec::new();
+        for profile in PROFILES {
+            let name = profile.descriptor.name;
+            expected.push((name, (profile.pending)(fixture.clone()).await.context(name)?));
+        }
+        Ok(Self { fixture, expected })
+    }
+
+    fn expected(&self) -> Vec<(&'static str, &dyn Expected)> {
+        let expected = self.expected.iter();
+        expected.map(|(name, expected)| (*name, &**expected)).collect()
+    }
+
+    pub(crate) async fn wait_until_done(&self) -> Result<()> {
+        profile::wait_until_done(&self.expected()).await
+    }
+
+    /// Checks that nothing else has happened to the work, which is done.
+    pub(crate) async fn verify(&self) -> Result<()> {
+        profile::verify(&self.expected()).await
+    }
 }
 
 #[test]

@@ -234,7 +234,11 @@ fn controllers_depend_on_no_runtime_and_no_client() -> Result<()> {
             if is_of_a_shell(&package, dependency) {
                 continue;
             }
-            ensure!(!NOT_IN_CONTROLLERS.contains(&&**to), "{from} must not depend on {to}");
+            ensure!(
+                !NOT_IN_CONTROLLERS.contains(&&**to),
+                "{from} must not depend on {to}: controllers decide, and the framework acts; only those in \
+                 WITH_A_SHELL send requests themselves"
+            );
         }
     }
     Ok(())

@@ -15,11 +15,9 @@ use crate::{
     fixtures::{
         LIMIT,
         daemon::{ALL_CONTROLLERS, Daemon, PROMPT_NAMESPACES},
-        namespace::NamespaceFixture,
         rounds::is_exhaustive,
     },
-    profile::{self, Expected},
-    registry::{self, PROFILES},
+    registry::{self, PendingWork},
 };
 
 /// The maximum number of kills, far more than there are effects.
@@ -27,30 +25,6 @@ const MAX_KILLS: usize = 100;
 /// The minimum number of kills after the first effect of each controller. Fewer mean that a kill
 /// came after several effects.
 const MIN_KILLS: usize = 12;
-
-/// Work for every controller, created before the daemon starts.
-struct PendingWork {
-    fixture: NamespaceFixture,
-    /// The state that each controller must reach, by name.
-    expected: Vec<(&'static str, Box<dyn Expected>)>,
-}
-
-impl PendingWork {
-    async fn build(plane: &ControlPlane) -> Result<Self> {
-        let fixture = NamespaceFixture::new(plane, "killed").await?;
-        let mut expected = Vec::new();
-        for profile in PROFILES {
-            let name = profile.descriptor.name;
-            expected.push((name, (profile.pending)(fixture.clone()).await.context(name)?));
-        }
-        Ok(Self { fixture, expected })
-    }
-
-    fn expected(&self) -> Vec<(&'static str, &dyn Expected)> {
-        let expected = self.expected.iter();
-        expected.map(|(name, expected)| (*name, &**expected)).collect()
-    }
-}
 
 /// Returns the daemon's writes so far in the namespaces and to the cluster-scoped objects whose
 /// names begin with this, in order, including rejected ones.
@@ -78,7 +52,7 @@ impl Mortal {
         let daemon = start(&plane, &kubeconfig).await?;
         daemon.admin.wait_until_ready().await?;
         kill(daemon).await?;
-        let work = PendingWork::build(&plane).await?;
+        let work = PendingWork::create(&plane, "killed").await?;
         Ok(Self {
             plane,
             proxy,
@@ -112,11 +86,10 @@ impl Mortal {
     /// Kills a daemon after each further effect, until all work is done.
     async fn kill_after_each_effect(&self) -> Result<()> {
         for kills in 0..MAX_KILLS {
-            let expected = self.work.expected();
             tokio::select! {
                 biased;
                 killed = self.kill_after(None) => drop(killed?),
-                finished = profile::wait_until_done(&expected) => {
+                finished = self.work.wait_until_done() => {
                     self.proxy.heal();
                     finished?;
                     ensure!(kills >= MIN_KILLS, "only {kills} further kills");
@@ -133,10 +106,9 @@ impl Mortal {
     /// Lets a daemon do what is left.
     async fn finish(self) -> Result<()> {
         let daemon = start(&self.plane, &self.kubeconfig).await?;
-        let expected = self.work.expected();
-        let done = profile::wait_until_done(&expected).await;
+        let done = self.work.wait_until_done().await;
         done.with_context(|| daemon.process.log_tail())?;
-        profile::verify(&expected).await?;
+        self.work.verify().await?;
         ensure!(!daemon.log()?.contains("panicked"), "{}", daemon.process.log_tail());
         AuditLog::of(&self.plane)?.check_effects()
     }

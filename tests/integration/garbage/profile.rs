@@ -15,6 +15,7 @@ use crate::{
         LIMIT,
         dynamic_client::{DynamicClient, Policy},
         expected_objects::ExpectedObjects,
+        metric_family::Family,
         namespace::NamespaceFixture,
         object_builder::{CONFIG_MAPS, config_map, secret},
     },
@@ -30,6 +31,15 @@ pub(crate) static PROFILE: Profile = Profile {
     objects: &[],
     // It also watches the metadata of the resources of all other controllers.
     metadata: Some(CONFIG_MAPS),
+    queues: &[
+        "garbage_collector_attempt_to_delete",
+        "garbage_collector_attempt_to_orphan",
+    ],
+    families: &[
+        Family::counter("garbagecollector_controller_resources_sync_error_total", ""),
+        Family::gauge("gc_breaker_tripped", ""),
+    ],
+    kubernetes_role: Some("system:controller:generic-garbage-collector"),
     use_permissions: |fixture, _| async move { use_permissions(&fixture).await }.boxed(),
     work: |wave| async move { Ok(Box::new(Owners::of(&wave.fixture)) as Box<dyn Work>) }.boxed(),
     pending: |fixture| async move { Pending::create(&fixture).await }.boxed(),

@@ -7,30 +7,19 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use jiff::Timestamp;
-use portreeve_testing::{ControlPlane, eventually};
-use serde_json::json;
+use portreeve_testing::eventually;
 
 use crate::{
     access::{account_token, rule},
     fixtures::{
         LIMIT,
         admin::{Credentials, Metrics},
-        daemon::{ALL_CONTROLLERS, Daemon, LONG_LEASE},
+        daemon::{ALL_CONTROLLERS, Daemon, LONG_LEASE, PROMPT_NAMESPACES},
         definitions::plane_with_definitions,
-        dynamic_client::{DynamicClient, Policy},
-        jobs::Jobs,
-        namespace::NamespaceFixture,
-        object_builder::config_map,
-        schedules::Kind,
+        metric_family::Family,
     },
+    registry::{PROFILES, PendingWork, watched},
 };
-
-const COUNTER: &str = "counter";
-const GAUGE: &str = "gauge";
-const HISTOGRAM: &str = "histogram";
-/// The type of a metric, its labels, and the buckets of a histogram.
-type Row = (&'static str, &'static str, &'static str, &'static [f64]);
 
 /// 10 ns to 10 s.
 const QUEUE: &[f64] = &[1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0];
@@ -49,14 +38,6 @@ const SIZE: &[f64] = &[
     16_777_216.0,
 ];
 const EVENT: &[f64] = &[0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
-/// Powers of two.
-const SKEW: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
-const TTL: &[f64] = &[
-    0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6, 819.2,
-];
-const SYNC: &[f64] = &[
-    0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384,
-];
 const REVIEW: &[f64] = &[0.25, 0.5, 0.7, 1.0, 1.5, 3.0, 5.0, 10.0];
 const RECONCILE: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5,
@@ -64,131 +45,66 @@ const RECONCILE: &[f64] = &[
 ];
 
 /// The families of Kubernetes' components, Prometheus' client libraries and controller-runtime, and
-/// those of ours on which alerts depend, with their labels in alphabetical order. docs/metrics.md
-/// says which others do not apply.
-const FAMILIES: &[Row] = &[
-    ("workqueue_depth", GAUGE, "name", &[]),
-    ("workqueue_adds_total", COUNTER, "name", &[]),
-    ("workqueue_retries_total", COUNTER, "name", &[]),
-    ("workqueue_queue_duration_seconds", HISTOGRAM, "name", QUEUE),
-    ("workqueue_work_duration_seconds", HISTOGRAM, "name", QUEUE),
-    ("workqueue_unfinished_work_seconds", GAUGE, "name", &[]),
-    ("workqueue_longest_running_processor_seconds", GAUGE, "name", &[]),
-    ("leader_election_master_status", GAUGE, "name", &[]),
-    ("leader_election_slowpath_total", COUNTER, "name", &[]),
-    ("rest_client_requests_total", COUNTER, "code,host,method", &[]),
-    ("rest_client_request_duration_seconds", HISTOGRAM, "host,verb", REQUEST),
-    ("rest_client_request_size_bytes", HISTOGRAM, "host,verb", SIZE),
-    ("rest_client_response_size_bytes", HISTOGRAM, "host,verb", SIZE),
-    (
-        "rest_client_rate_limiter_duration_seconds",
-        HISTOGRAM,
-        "host,verb",
-        REQUEST,
-    ),
-    ("running_managed_controllers", GAUGE, "manager,name", &[]),
-    (
+/// those of ours on which alerts depend, without those of single controllers. docs/metrics.md says
+/// which others do not apply.
+const FAMILIES: &[Family] = &[
+    Family::gauge("workqueue_depth", "name"),
+    Family::counter("workqueue_adds_total", "name"),
+    Family::counter("workqueue_retries_total", "name"),
+    Family::histogram("workqueue_queue_duration_seconds", "name", QUEUE),
+    Family::histogram("workqueue_work_duration_seconds", "name", QUEUE),
+    Family::gauge("workqueue_unfinished_work_seconds", "name"),
+    Family::gauge("workqueue_longest_running_processor_seconds", "name"),
+    Family::gauge("leader_election_master_status", "name"),
+    Family::counter("leader_election_slowpath_total", "name"),
+    Family::counter("rest_client_requests_total", "code,host,method"),
+    Family::histogram("rest_client_request_duration_seconds", "host,verb", REQUEST),
+    Family::histogram("rest_client_request_size_bytes", "host,verb", SIZE),
+    Family::histogram("rest_client_response_size_bytes", "host,verb", SIZE),
+    Family::histogram("rest_client_rate_limiter_duration_seconds", "host,verb", REQUEST),
+    Family::gauge("running_managed_controllers", "manager,name"),
+    Family::histogram(
         "informer_processing_latency_seconds",
-        HISTOGRAM,
         "group,name,resource,version",
         EVENT,
     ),
-    (
-        "informer_store_resource_version",
-        GAUGE,
-        "group,name,resource,version",
-        &[],
-    ),
-    (
-        "garbagecollector_controller_resources_sync_error_total",
-        COUNTER,
-        "",
-        &[],
-    ),
-    (
-        "cronjob_controller_job_creation_skew_duration_seconds",
-        HISTOGRAM,
-        "",
-        SKEW,
-    ),
-    (
-        "ttl_after_finished_controller_job_deletion_duration_seconds",
-        HISTOGRAM,
-        "",
-        TTL,
-    ),
-    ("root_ca_cert_publisher_sync_total", COUNTER, "code", &[]),
-    ("root_ca_cert_publisher_sync_duration_seconds", HISTOGRAM, "code", SYNC),
-    ("kubernetes_feature_enabled", GAUGE, "name,stage", &[]),
-    ("kubernetes_healthcheck", GAUGE, "name,type", &[]),
-    ("kubernetes_healthchecks_total", COUNTER, "name,status,type", &[]),
-    ("apiserver_delegated_authn_request_total", COUNTER, "code", &[]),
-    (
-        "apiserver_delegated_authn_request_duration_seconds",
-        HISTOGRAM,
-        "code",
-        REVIEW,
-    ),
-    ("apiserver_delegated_authz_request_total", COUNTER, "code", &[]),
-    (
-        "apiserver_delegated_authz_request_duration_seconds",
-        HISTOGRAM,
-        "code",
-        REVIEW,
-    ),
-    ("authentication_attempts", COUNTER, "result", &[]),
-    ("authentication_token_cache_request_total", COUNTER, "status", &[]),
-    ("authentication_token_cache_fetch_total", COUNTER, "status", &[]),
-    ("authentication_token_cache_active_fetch_count", GAUGE, "status", &[]),
-    ("authorization_attempts_total", COUNTER, "result", &[]),
-    ("process_cpu_seconds_total", COUNTER, "", &[]),
-    ("process_max_fds", GAUGE, "", &[]),
-    ("process_open_fds", GAUGE, "", &[]),
-    ("process_resident_memory_bytes", GAUGE, "", &[]),
-    ("process_start_time_seconds", GAUGE, "", &[]),
-    ("process_virtual_memory_bytes", GAUGE, "", &[]),
-    ("process_virtual_memory_max_bytes", GAUGE, "", &[]),
-    ("process_network_receive_bytes_total", COUNTER, "", &[]),
-    ("process_network_transmit_bytes_total", COUNTER, "", &[]),
-    ("controller_runtime_reconcile_total", COUNTER, "controller,result", &[]),
-    ("controller_runtime_reconcile_errors_total", COUNTER, "controller", &[]),
-    (
-        "controller_runtime_terminal_reconcile_errors_total",
-        COUNTER,
-        "controller",
-        &[],
-    ),
-    ("controller_runtime_reconcile_panics_total", COUNTER, "controller", &[]),
-    (
-        "controller_runtime_reconcile_time_seconds",
-        HISTOGRAM,
-        "controller",
-        RECONCILE,
-    ),
-    ("controller_runtime_max_concurrent_reconciles", GAUGE, "controller", &[]),
-    ("controller_runtime_active_workers", GAUGE, "controller", &[]),
-    ("gc_breaker_tripped", GAUGE, "", &[]),
-    ("namespace_controller_oldest_terminating_seconds", GAUGE, "", &[]),
-    ("namespace_controller_stuck_namespaces", GAUGE, "", &[]),
-    ("namespace_controller_terminating_namespaces", GAUGE, "", &[]),
-    ("portreeve_build_info", GAUGE, "git_commit,rustc_version,version", &[]),
-    ("portreeve_fenced_writes_total", COUNTER, "controller,fence", &[]),
-    ("portreeve_informer_last_contact_age_seconds", GAUGE, "resource", &[]),
-    ("portreeve_informer_relists_total", COUNTER, "reason,resource", &[]),
-    (
-        "portreeve_informer_watch_restarts_total",
-        COUNTER,
-        "reason,resource",
-        &[],
-    ),
-    (
-        "portreeve_leader_election_failures_total",
-        COUNTER,
-        "name,operation",
-        &[],
-    ),
-    ("portreeve_leader_election_last_renewal_age_seconds", GAUGE, "name", &[]),
-    ("portreeve_retry_budget_tokens", GAUGE, "name", &[]),
+    Family::gauge("informer_store_resource_version", "group,name,resource,version"),
+    Family::gauge("kubernetes_feature_enabled", "name,stage"),
+    Family::gauge("kubernetes_healthcheck", "name,type"),
+    Family::counter("kubernetes_healthchecks_total", "name,status,type"),
+    Family::counter("apiserver_delegated_authn_request_total", "code"),
+    Family::histogram("apiserver_delegated_authn_request_duration_seconds", "code", REVIEW),
+    Family::counter("apiserver_delegated_authz_request_total", "code"),
+    Family::histogram("apiserver_delegated_authz_request_duration_seconds", "code", REVIEW),
+    Family::counter("authentication_attempts", "result"),
+    Family::counter("authentication_token_cache_request_total", "status"),
+    Family::counter("authentication_token_cache_fetch_total", "status"),
+    Family::gauge("authentication_token_cache_active_fetch_count", "status"),
+    Family::counter("authorization_attempts_total", "result"),
+    Family::counter("process_cpu_seconds_total", ""),
+    Family::gauge("process_max_fds", ""),
+    Family::gauge("process_open_fds", ""),
+    Family::gauge("process_resident_memory_bytes", ""),
+    Family::gauge("process_start_time_seconds", ""),
+    Family::gauge("process_virtual_memory_bytes", ""),
+    Family::gauge("process_virtual_memory_max_bytes", ""),
+    Family::counter("process_network_receive_bytes_total", ""),
+    Family::counter("process_network_transmit_bytes_total", ""),
+    Family::counter("controller_runtime_reconcile_total", "controller,result"),
+    Family::counter("controller_runtime_reconcile_errors_total", "controller"),
+    Family::counter("controller_runtime_terminal_reconcile_errors_total", "controller"),
+    Family::counter("controller_runtime_reconcile_panics_total", "controller"),
+    Family::histogram("controller_runtime_reconcile_time_seconds", "controller", RECONCILE),
+    Family::gauge("controller_runtime_max_concurrent_reconciles", "controller"),
+    Family::gauge("controller_runtime_active_workers", "controller"),
+    Family::gauge("portreeve_build_info", "git_commit,rustc_version,version"),
+    Family::counter("portreeve_fenced_writes_total", "controller,fence"),
+    Family::gauge("portreeve_informer_last_contact_age_seconds", "resource"),
+    Family::counter("portreeve_informer_relists_total", "reason,resource"),
+    Family::counter("portreeve_informer_watch_restarts_total", "reason,resource"),
+    Family::counter("portreeve_leader_election_failures_total", "name,operation"),
+    Family::gauge("portreeve_leader_election_last_renewal_age_seconds", "name"),
+    Family::gauge("portreeve_retry_budget_tokens", "name"),
 ];
 
 /// A family in a scrape.
@@ -234,28 +150,11 @@ fn read(text: &str) -> Result<BTreeMap<String, Scraped>> {
     Ok(families)
 }
 
-/// Gives every controller something to do, and waits until it is done.
-async fn work(plane: &ControlPlane) -> Result<()> {
-    let fixture = NamespaceFixture::new(plane, "families").await?;
-    fixture.ready_foo("web", 1).await?;
-    for kind in Kind::BOTH {
-        kind.create(&fixture.namespace, kind.name(), "@every 1s", &json!({}))
-            .await?;
-    }
-    let jobs = Jobs::of(&fixture);
-    jobs.create("finished", json!({"ttlSecondsAfterFinished": 0})).await?;
-    jobs.end("finished", Timestamp::now(), true).await?;
-    let objects = DynamicClient::of(&fixture.namespace);
-    let owner = objects.create(config_map("owner")).await?;
-    let dependent = objects.create(config_map("dependent").owned_by(&owner)).await?;
-    objects.delete(&owner, Policy::Background).await?;
-    objects.wait_until_gone(&dependent).await
-}
-
 #[tokio::test]
 async fn families_of_kubernetes_have_the_same_types_labels_and_buckets() -> Result<()> {
     let plane = plane_with_definitions().await?;
     let system = plane.namespace("families-system").await?;
+    let work = PendingWork::create(&plane, "families").await?;
     // The durations of the rate limiter exist only with a limit.
     let flags = [
         &*ALL_CONTROLLERS,
@@ -263,34 +162,33 @@ async fn families_of_kubernetes_have_the_same_types_labels_and_buckets() -> Resu
         "--kube-api-qps=1000",
         "--kube-api-burst=1000",
     ];
-    let flags: Vec<_> = flags.into_iter().chain(LONG_LEASE).collect();
+    let flags: Vec<_> = flags.into_iter().chain(PROMPT_NAMESPACES).chain(LONG_LEASE).collect();
     let daemon = Daemon::start_closed(&plane, plane.kubeconfig(), "families", &flags).await?;
     let scraper = account_token(&plane, &system, "scraper", vec![rule(&["/metrics"])]).await?;
     daemon.admin.wait_until_ready().await?;
-    work(&plane).await?;
+    let done = work.wait_until_done().await;
+    done.with_context(|| daemon.process.log_tail())?;
 
+    let own = || PROFILES.iter().flat_map(|profile| profile.families);
     let (families, metrics) = eventually(LIMIT, "a scrape after the work of every controller", || async {
         let (_, text) = daemon.admin.get_as("/metrics", &scraper).await?;
-        for done in [
-            "cronjob_controller_job_creation_skew_duration_seconds_count",
-            r#"workqueue_adds_total{name="crontab"}"#,
-            "ttl_after_finished_controller_job_deletion_duration_seconds_count",
-            "gc_cascade_duration_seconds_count",
-        ] {
-            let is_zero = text.lines().any(|line| line == format!("{done} 0"));
-            ensure!(!is_zero && text.contains(done), "{done}: {text}");
+        let metrics = Metrics(text);
+        for histogram in own().filter(|family| family.kind == "histogram") {
+            let count = metrics.sum(&format!("{}_count", histogram.name), &[]);
+            ensure!(count > 0.0, "{} has no observations", histogram.name);
         }
-        Ok((read(&text)?, Metrics(text)))
+        Ok((read(&metrics.0)?, metrics))
     })
     .await?;
-    for (name, kind, labels, buckets) in FAMILIES {
-        let family = families.get(*name).with_context(|| format!("{name} is missing"))?;
-        ensure!(family.kind == *kind, "{name} is a {}", family.kind);
+    for expected in FAMILIES.iter().chain(own()) {
+        let name = expected.name;
+        let family = families.get(name).with_context(|| format!("{name} is missing"))?;
+        ensure!(family.kind == expected.kind, "{name} is a {}", family.kind);
         let found = family.labels.iter().map(String::as_str).collect::<Vec<_>>().join(",");
-        ensure!(found == *labels, "{name} has the labels {found}");
+        ensure!(found == expected.labels, "{name} has the labels {found}");
         let near = |(a, b): (&f64, &f64)| (a - b).abs() <= b * 1e-9;
         ensure!(
-            family.buckets.len() == buckets.len() && family.buckets.iter().zip(*buckets).all(near),
+            family.buckets.len() == expected.buckets.len() && family.buckets.iter().zip(expected.buckets).all(near),
             "{name} has the buckets {:?}",
             family.buckets
         );
@@ -305,28 +203,15 @@ async fn families_of_kubernetes_have_the_same_types_labels_and_buckets() -> Resu
 /// Ensures that each watch of an informer has series, and that those of the garbage collector have
 /// none.
 fn ensure_watches(metrics: &Metrics) -> Result<()> {
+    let mut expected = watched();
+    expected.insert("customresourcedefinitions");
     for name in [
         "portreeve_informer_last_contact_age_seconds",
         "portreeve_informer_relists_total",
         "portreeve_informer_watch_restarts_total",
     ] {
         let watches = metrics.values(name, "resource");
-        let plurals: Vec<_> = watches.iter().filter_map(|watch| watch.split('.').next()).collect();
-        let expected = [
-            "clusterroles",
-            "configmaps",
-            "cronjobs",
-            "crontabs",
-            "customresourcedefinitions",
-            "deployments",
-            "foos",
-            "jobs",
-            "namespaces",
-            "persistentvolumeclaims",
-            "persistentvolumes",
-            "pods",
-            "serviceaccounts",
-        ];
+        let plurals: BTreeSet<_> = watches.iter().filter_map(|watch| watch.split('.').next()).collect();
         ensure!(plurals == expected, "{name}: {plurals:?}");
     }
     for watch in metrics.values("portreeve_informer_relists_total", "resource") {

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, Client,
-    api::{DeleteParams, DynamicObject, Patch, PatchParams},
+    api::{DynamicObject, Patch, PatchParams},
 };
 use portreeve_api::Resource;
 use portreeve_reconcile::SystemClock;
@@ -24,7 +24,7 @@ use tokio::{
     task::spawn_blocking,
 };
 
-use super::profile::wait_until_gone;
+use super::profile::{delete_tenant, wait_until_gone};
 use crate::fixtures::{LIMIT, dynamic_client::DynamicClient, in_process::InProcess, rbac::restricted_kubeconfig};
 
 pub(crate) const NAMESPACES: Resource = Resource::cluster("", "v1", "Namespace", "namespaces");
@@ -184,9 +184,7 @@ impl NamespaceEnvironment {
     }
 
     pub(super) async fn delete(&self) -> Result<()> {
-        let namespaces: Api<Namespace> = Api::all(self.client().clone());
-        namespaces.delete(self.name(), &DeleteParams::default()).await?;
-        Ok(())
+        delete_tenant(self.client(), self.name()).await
     }
 
     /// Removes the finalizers of an object, and waits until the namespace is gone.

@@ -12,7 +12,7 @@ use portreeve_testing::eventually;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    fixtures::{LIMIT, namespace::NamespaceFixture},
+    fixtures::{LIMIT, metric_family::Family, namespace::NamespaceFixture},
     profile::{Expected, Profile, Reach, Reads, Wave, Work},
 };
 
@@ -25,6 +25,13 @@ pub(crate) static PROFILE: Profile = Profile {
     reads: Reads::InEachWave,
     objects: &[],
     metadata: Some(super::environment::NAMESPACES),
+    queues: &["namespace"],
+    families: &[
+        Family::gauge("namespace_controller_oldest_terminating_seconds", ""),
+        Family::gauge("namespace_controller_stuck_namespaces", ""),
+        Family::gauge("namespace_controller_terminating_namespaces", ""),
+    ],
+    kubernetes_role: Some("system:controller:namespace-controller"),
     use_permissions: |fixture, _| async move { use_permissions(&fixture).await }.boxed(),
     work: |wave| async move { Ok(Box::new(Tenants::of(&wave.fixture)) as Box<dyn Work>) }.boxed(),
     pending: |fixture| async move { pending(&fixture).await }.boxed(),

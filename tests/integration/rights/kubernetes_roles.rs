@@ -4,44 +4,13 @@
 use anyhow::{Result, ensure};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
 use kube::Api;
-use portreeve_reconcile::{Descriptor, Rule};
+use portreeve_reconcile::Rule;
 use portreeve_testing::ControlPlane;
+
+use crate::registry::PROFILES;
 
 /// The role of kube-controller-manager itself. Informers, and some reads, use it there.
 const MANAGER: &str = "system:kube-controller-manager";
-
-const ROLES: &[(Descriptor, &str)] = &[
-    (
-        portreeve_clusterroleaggregation::DESCRIPTOR,
-        "system:controller:clusterrole-aggregation-controller",
-    ),
-    (portreeve_crontab::CRONJOB, "system:controller:cronjob-controller"),
-    (
-        portreeve_garbagecollector::DESCRIPTOR,
-        "system:controller:generic-garbage-collector",
-    ),
-    (
-        portreeve_namespace::DESCRIPTOR,
-        "system:controller:namespace-controller",
-    ),
-    (
-        portreeve_volumeprotection::VOLUME_PROTECTION,
-        "system:controller:pv-protection-controller",
-    ),
-    (
-        portreeve_volumeprotection::CLAIM_PROTECTION,
-        "system:controller:pvc-protection-controller",
-    ),
-    (portreeve_rootca::DESCRIPTOR, "system:controller:root-ca-cert-publisher"),
-    (
-        portreeve_serviceaccount::DESCRIPTOR,
-        "system:controller:service-account-controller",
-    ),
-    (
-        portreeve_ttlafterfinished::DESCRIPTOR,
-        "system:controller:ttl-after-finished-controller",
-    ),
-];
 
 fn contains(list: Option<&Vec<String>>, item: &str) -> bool {
     list.is_some_and(|list| list.iter().any(|known| known == item || known == "*"))
@@ -75,14 +44,15 @@ async fn the_roles_of_kubernetes_controllers_suffice() -> Result<()> {
     let plane = ControlPlane::shared().await;
     let roles: Api<ClusterRole> = Api::all(plane.client()?);
     let of_manager = roles.get(MANAGER).await?.rules.unwrap_or_default();
-    for (descriptor, name) in ROLES {
+    for profile in PROFILES {
+        let Some(name) = profile.kubernetes_role else {
+            continue;
+        };
         let grants = roles.get(name).await?.rules.unwrap_or_default();
-        let missing: Vec<_> = descriptor
-            .rules
-            .iter()
-            .flat_map(|needed| missing(needed, &grants, &of_manager))
-            .collect();
-        ensure!(missing.is_empty(), "{name} lacks {missing:?} of {}", descriptor.name);
+        let needed = profile.descriptor.rules.iter();
+        let missing: Vec<_> = needed.flat_map(|rule| missing(rule, &grants, &of_manager)).collect();
+        let ours = profile.descriptor.name;
+        ensure!(missing.is_empty(), "{name} lacks {missing:?} of {ours}");
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use portreeve_testing::eventually;
 use serde_json::json;
 
 use crate::{
-    fixtures::{LIMIT, namespace::NamespaceFixture, object_builder::CONFIG_MAPS},
+    fixtures::{LIMIT, metric_family::Family, namespace::NamespaceFixture, object_builder::CONFIG_MAPS},
     namespaces::environment::NAMESPACES,
     profile::{Expected, Profile, Reach, Reads, Wave, Work},
 };
@@ -19,12 +19,23 @@ use crate::{
 /// The name of the ConfigMap.
 pub(super) const NAME: &str = "kube-root-ca.crt";
 
+/// In seconds: 1 ms, and twice as long each time.
+const DURATIONS: &[f64] = &[
+    0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384,
+];
+
 pub(crate) static PROFILE: Profile = Profile {
     descriptor: portreeve_rootca::DESCRIPTOR,
     reach: Reach::OwnKinds,
     reads: Reads::InEachWave,
     objects: &[CONFIG_MAPS],
     metadata: Some(NAMESPACES),
+    queues: &["root_ca_cert_publisher"],
+    families: &[
+        Family::counter("root_ca_cert_publisher_sync_total", "code"),
+        Family::histogram("root_ca_cert_publisher_sync_duration_seconds", "code", DURATIONS),
+    ],
+    kubernetes_role: Some("system:controller:root-ca-cert-publisher"),
     use_permissions: |fixture, _| async move { use_permissions(&fixture).await }.boxed(),
     work: |wave| async move { Ok(Box::new(Published::of(&wave.fixture)) as Box<dyn Work>) }.boxed(),
     pending: |fixture| async move { pending(&fixture).await }.boxed(),

@@ -19,6 +19,9 @@ pub(crate) static PROFILE: Profile = Profile {
     reads: Reads::Never,
     objects: &[Resource::namespaced("", "v1", "ServiceAccount", "serviceaccounts")],
     metadata: Some(NAMESPACES),
+    queues: &["serviceaccount"],
+    families: &[],
+    kubernetes_role: Some("system:controller:service-account-controller"),
     use_permissions: |fixture, _| {
         async move { wait_for_account(&fixture.namespace.api(), None).await.map(|_| ()) }.boxed()
     },

@@ -12,6 +12,7 @@ use crate::{
         LIMIT,
         clock::OffsetClock,
         jobs::{JOBS, Jobs},
+        metric_family::Family,
         namespace::NamespaceFixture,
         schedules::minutes,
     },
@@ -24,6 +25,15 @@ pub(crate) static PROFILE: Profile = Profile {
     reads: Reads::Never,
     objects: &[JOBS],
     metadata: None,
+    queues: &["ttl_jobs_to_delete"],
+    families: &[Family::histogram(
+        "ttl_after_finished_controller_job_deletion_duration_seconds",
+        "",
+        &[
+            0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6, 819.2,
+        ],
+    )],
+    kubernetes_role: Some("system:controller:ttl-after-finished-controller"),
     use_permissions: |fixture, clock| async move { use_permissions(&fixture, &clock).await }.boxed(),
     work: |wave| async move { Ok(Box::new(FinishedJobs::of(&wave.fixture)) as Box<dyn Work>) }.boxed(),
     pending: |fixture| async move { pending(&fixture).await }.boxed(),

@@ -59,7 +59,9 @@ async fn lists_that_fail_on_their_third_page_are_repeated() -> Result<()> {
         scenario.work.wave().await?;
         for (resource, third) in &third_pages {
             let failed = third.wait_for_applied(1, LIMIT).await;
-            failed.with_context(|| format!("{resource} with {response:?}"))?;
+            failed.with_context(|| {
+                format!("{resource} with {response:?}: create_idle_objects must create three of them")
+            })?;
         }
         scenario.verify().await?;
         scenario.proxy.heal();
