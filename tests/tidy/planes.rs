@@ -20,6 +20,10 @@ const OWN: &[(&str, &str)] = &[
         "tests/integration/fixtures/aggregated_api.rs",
         "flags with files of the test",
     ),
+    (
+        "tests/integration/fence/reinstalled.rs",
+        "the apiserver must not have stopped watching Leases",
+    ),
     ("tests/integration/garbage/restore.rs", "replaces etcd's data"),
     ("tests/integration/outages.rs", "replaces etcd's data"),
 ];

@@ -1,5 +1,6 @@
-//! A fence that is deleted and created again. Each test has its own control plane, because an
-//! apiserver that has stopped watching Leases never starts again.
+//! A fence that is deleted and created again. Each test starts its own control plane: an apiserver
+//! that has stopped watching Leases never begins again, and reads those that it did not see until
+//! then.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::events::v1::Event;
@@ -24,7 +25,7 @@ const CONTROLLERS: [&str; 2] = ["foo-controller", "garbage-collector-controller"
 
 #[tokio::test]
 async fn a_fence_with_an_anchor_follows_the_lease_after_it_was_deleted() -> Result<()> {
-    let plane = ControlPlane::pooled().await?;
+    let plane = ControlPlane::start().await?;
     let environment = FenceEnvironment::on(&plane, "anchored").await?;
     environment.anchor().await?;
     environment.fence().await?;
@@ -39,7 +40,7 @@ async fn a_fence_with_an_anchor_follows_the_lease_after_it_was_deleted() -> Resu
 
 #[tokio::test]
 async fn a_leader_reports_that_the_fence_rejects_its_writes_until_it_admits_them() -> Result<()> {
-    let plane = ControlPlane::pooled().await?;
+    let plane = ControlPlane::start().await?;
     let environment = FenceEnvironment::on(&plane, "stale").await?;
     // Without an anchor, the apiserver stops watching Leases. In its last state, nobody leads.
     environment.fence().await?;
