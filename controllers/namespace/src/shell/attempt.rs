@@ -136,8 +136,8 @@ impl NamespaceContext {
                 };
                 deletion.run(&mut survey).await?;
                 if survey.findings.is_empty() && listed.elapsed() > RELIST_AFTER {
-                    // What was being created when the first lists were sent may exist now. A shared
-                    // list must not take from this time.
+                    // What was being created when the first lists were sent may exist now. A list
+                    // of all namespaces shows it if it began this long after them.
                     survey.due = listed + RELIST_AFTER;
                     self.list_into(&mut survey, &served, work, None).await;
                     if survey.findings.count() > 0 {

@@ -47,7 +47,7 @@ pub(super) struct Survey {
     pub(super) not_served: HashSet<Resource>,
     /// The longest delay that the apiserver asked for.
     pub(super) delay: Duration,
-    /// An answer counts if its list began after this.
+    /// A list of all namespaces counts if it began after this.
     pub(super) due: Instant,
 }
 
