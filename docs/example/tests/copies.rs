@@ -1,14 +1,12 @@
 //! Runs the example against a real apiserver.
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Patch, PatchParams, PostParams};
-use portreeve_testing::{ControlPlane, eventually};
+use portreeve_testing::{ControlPlane, LIMIT, eventually};
 use serde_json::{Value, json};
-
-const LIMIT: Duration = Duration::from_secs(10);
 
 #[tokio::test]
 async fn copy_of_a_labelled_config_map_is_created_and_repaired() -> Result<()> {

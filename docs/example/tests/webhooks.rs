@@ -1,7 +1,7 @@
 //! The webhooks of the example: their decisions, and calls by a real apiserver that authenticates
 //! itself as docs/admission.md describes.
 
-use std::{fs, path::Path, process::Command, time::Duration};
+use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use data_encoding::BASE64;
@@ -15,11 +15,10 @@ use kube::{
     core::{ApiResource, DynamicObject, GroupVersionKind},
 };
 use portreeve_reconcile::admission::{Review, Verdict, WebhookHandler, with_defaults};
-use portreeve_testing::{Authority, ControlPlane, Namespace, Process, eventually, free_port};
+use portreeve_testing::{Authority, ControlPlane, LIMIT, Namespace, Process, eventually, free_port};
 use serde_json::{Value, json, value::to_raw_value};
 use tempfile::TempDir;
 
-const LIMIT: Duration = Duration::from_secs(30);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_portreeve-example");
 const NAME: &str = "copies.example.dev";
 const KINDS: [&str; 2] = ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];

@@ -5,12 +5,10 @@ use std::{path::Path, time::Duration};
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ConfigMap};
 use kube::{Api, api::PostParams};
-use portreeve_testing::{ControlPlane, Namespace, Process, eventually};
+use portreeve_testing::{ControlPlane, LIMIT, Namespace, Process, eventually};
 use serde_json::json;
 use tokio::time::Instant;
 
-/// The time limit of a step. It is long because of busy machines.
-const LIMIT: Duration = Duration::from_mins(1);
 const LEASE_DURATION: Duration = Duration::from_secs(6);
 const RENEW_DEADLINE: Duration = Duration::from_secs(5);
 

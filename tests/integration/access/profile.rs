@@ -4,7 +4,6 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
@@ -168,6 +167,6 @@ async fn one_profile_is_taken_at_a_time_and_ends_with_its_client() -> Result<()>
     daemon.process.signal(Signal::TERM)?;
     let status = daemon.process.wait(LIMIT).await?;
     ensure!(status.code() == Some(0), "{status}");
-    timeout(Duration::from_secs(1), first.shutdown()).await?;
+    timeout(LIMIT, first.shutdown()).await?;
     Ok(())
 }

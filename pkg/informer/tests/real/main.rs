@@ -18,12 +18,9 @@ use portreeve_api::{Metadata, Resource};
 use portreeve_client::{AlwaysOpen, Connection, Metrics, Outage, Settings};
 use portreeve_informer::{Change, Delta, Factory, Informer, InformerConfig, Projection, Watch};
 use portreeve_metrics::Registry;
-use portreeve_testing::{ControlPlane, FaultProxy, eventually};
+use portreeve_testing::{ControlPlane, FaultProxy, LIMIT, eventually};
 use serde::Deserialize;
 use serde_json::json;
-
-/// The time limit for each step, long enough for a busy machine.
-const LIMIT: Duration = Duration::from_mins(1);
 
 const CONFIG_MAPS: Resource = Resource::namespaced("", "v1", "ConfigMap", "configmaps");
 

@@ -10,11 +10,11 @@ use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{ListParams, PostParams, WatchEvent};
 use kube::client::Body;
-use portreeve_testing::{BodyFault, CannedResponse, Fault, Matcher, Repeat, eventually};
+use portreeve_testing::{BodyFault, CannedResponse, Fault, LIMIT, Matcher, Repeat, eventually};
 use serde_json::{from_value, json};
 use tokio::time::timeout;
 
-use super::proxy::{Events, Fixture, LIMIT, NO_RESPONSE, added, broken, code, create};
+use super::proxy::{Events, Fixture, NO_RESPONSE, added, broken, code, create};
 
 fn creates() -> Matcher {
     Matcher::any().method("POST").resource("configmaps")

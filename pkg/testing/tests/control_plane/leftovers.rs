@@ -2,14 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use portreeve_testing::{ControlPlane, Process, Signal, eventually};
+use portreeve_testing::{ControlPlane, LIMIT, Process, Signal, eventually};
 use rustix::process::{Pid, kill_process, test_kill_process_group};
 use tokio::task::JoinSet;
-
-const LIMIT: Duration = Duration::from_mins(2);
 
 /// The parts of a control plane that must disappear: the process group of each server, including
 /// its watchdog, and the folder.

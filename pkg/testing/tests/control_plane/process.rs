@@ -5,10 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use portreeve_testing::{Process, Signal};
+use portreeve_testing::{LIMIT, Process, Signal};
 use tempfile::TempDir;
-
-const LIMIT: Duration = Duration::from_secs(30);
 
 fn shell(folder: &TempDir, script: &str) -> Result<Process> {
     let log = folder.path().join("log");

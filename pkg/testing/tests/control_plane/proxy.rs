@@ -8,10 +8,9 @@ use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{ListParams, PostParams, WatchEvent, WatchParams};
 use kube::{Api, Client, Config, ResourceExt};
-use portreeve_testing::{ControlPlane, FaultProxy, Matcher, Namespace, Repeat, eventually};
+use portreeve_testing::{ControlPlane, FaultProxy, LIMIT, Matcher, Namespace, Repeat, eventually};
 use tokio::time::timeout;
 
-pub(super) const LIMIT: Duration = Duration::from_secs(20);
 /// Long enough for a running server to respond, and short enough to wait for a missing response.
 pub(super) const NO_RESPONSE: Duration = Duration::from_millis(500);
 
