@@ -1,6 +1,7 @@
 //! The part of the controller that does I/O.
 
 mod attempt;
+mod conclusion;
 mod deletion;
 mod metrics;
 mod other_manager;

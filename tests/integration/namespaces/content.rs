@@ -49,7 +49,7 @@ async fn a_deleted_namespace_is_emptied_and_then_gone() -> Result<()> {
 
 #[tokio::test]
 async fn an_empty_namespace_costs_no_write_but_the_last() -> Result<()> {
-    let environment = NamespaceEnvironment::shared().await?;
+    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
     let writes = environment
         .proxy
         .count(Matcher::writes().namespaces_with(environment.name()));
@@ -135,7 +135,7 @@ async fn accounts_roles_and_secrets_go_last() -> Result<()> {
 /// A watch shows that the last object is gone, so no interval is waited for.
 #[tokio::test]
 async fn the_last_object_ends_the_wait() -> Result<()> {
-    let environment = NamespaceEnvironment::shared().await?;
+    let environment = NamespaceEnvironment::start(&[NO_GRACE]).await?;
     let held = environment.tenant.create(config_map("held").finalizer(HOLD)).await?;
     environment.delete().await?;
     environment.wait_for_explanation("configmaps held").await?;

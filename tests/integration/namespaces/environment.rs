@@ -122,6 +122,9 @@ impl RunningDaemon {
 
 impl NamespaceEnvironment {
     /// Creates a namespace on the control plane of the shared daemon, which runs without a grace.
+    ///
+    /// Lists may fail there while definitions of other tests come and go, and the conditions of
+    /// every namespace then say so. A test that counts writes starts a daemon of its own.
     pub(super) async fn shared() -> Result<Self> {
         let mut shared = SHARED.lock().await;
         let running = if let Some(running) = shared.upgrade() {

@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 use portreeve_api::Resource;
 use portreeve_client::error_chain;
 use portreeve_informer::{ServedResources, Verb};
-use portreeve_reconcile::{Applied, Effect, EventContent, Plan, Target};
+use portreeve_reconcile::{Applied, Effect, Plan, Target};
 use portreeve_workqueue::{Outcome, Work};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::{
     NamespaceContext,
     deletion::{Deletion, Interruption},
-    other_manager::{Holder, yielded},
+    other_manager::Holder,
     requests::{FINALIZER, NAMESPACES, Namespace, RequestError},
     survey::Survey,
     throttling::Throttling,
@@ -32,11 +32,6 @@ const PROTECTED: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube
 /// From this age of the deletion on, conditions name objects. Until then their messages are exactly
 /// those of kube-controller-manager, which Kubernetes' tests compare.
 const DETAILS_AFTER: Duration = Duration::from_mins(1);
-/// The minimum delay after an attempt that could not read or delete everything. It lists every
-/// resource, so it is not repeated as soon as a single request would be.
-const MIN_RETRY: Duration = Duration::from_secs(1);
-/// How often the Lease of another manager is read.
-const RECHECK: Duration = Duration::from_secs(15);
 /// When deletions have taken longer than this, everything is listed once more before the namespace
 /// is finalized. Each list is a request for each resource, the greatest cost of a small namespace.
 const RELIST_AFTER: Duration = Duration::from_secs(2);
@@ -46,7 +41,7 @@ const DISCOVERY_TRIES: u32 = 5;
 const CONFLICTS: u32 = 10;
 
 /// How an attempt ends.
-enum End {
+pub(super) enum End {
     /// There is nothing to do any more.
     Done,
     /// The namespace has changed meanwhile.
@@ -55,8 +50,9 @@ enum End {
     Held(Instant),
     /// kube-controller-manager does the work.
     Yielded(Holder),
-    /// Objects are left, or may be. The next attempt is not before this delay.
-    Remaining(Findings, Duration),
+    /// Objects are left, or may be, of the resources that were served when it began. The next
+    /// attempt is not before this delay.
+    Remaining(Findings, Duration, Arc<ServedResources>),
     Failed(RequestError),
 }
 
@@ -152,7 +148,7 @@ impl NamespaceContext {
             return self.finalize(name, uid).await;
         }
         self.write_conditions(name, &survey.findings, tracked, None).await?;
-        Ok(End::Remaining(survey.findings, survey.delay))
+        Ok(End::Remaining(survey.findings, survey.delay, served))
     }
 
     /// Ends the attempt while a kube-controller-manager works.
@@ -332,7 +328,7 @@ impl NamespaceContext {
         self.replace(&namespace, "status", json!({ "status": status })).await
     }
 
-    fn details_after(&self) -> Duration {
+    pub(super) fn details_after(&self) -> Duration {
         DETAILS_AFTER.min(self.settings.stuck_after)
     }
 
@@ -355,95 +351,5 @@ impl NamespaceContext {
                 }
             }
         }
-    }
-
-    /// Records the end of an attempt.
-    fn conclude(&self, name: &Arc<str>, uid: &str, end: End) -> Outcome {
-        let now = self.clock.now();
-        let record = |state| self.tracked.update(name, uid, |tracked| tracked.state = state);
-        match end {
-            End::Done => {
-                self.watches.wait_for(name, &[]);
-                // Others may hold the namespace by a finalizer of their own.
-                let held = self.tracked.get(name).filter(|tracked| *tracked.uid == *uid);
-                let report = held.map(|tracked| tracked.since + self.settings.stuck_after);
-                let report = report.filter(|report| *report > Instant::now());
-                report.map_or(Outcome::Forget, Outcome::At)
-            }
-            End::Again => Outcome::Retry,
-            End::Held(until) => {
-                record(Progress::Held(now));
-                Outcome::At(until)
-            }
-            End::Yielded(Holder { identity, until }) => {
-                tracing::debug!(namespace = %name, holder = %identity, "left a namespace to kube-controller-manager");
-                record(Progress::Yielded(identity));
-                // It may release the Lease sooner.
-                Outcome::At(until.min(Instant::now() + RECHECK))
-            }
-            End::Failed(error) => {
-                tracing::debug!(namespace = %name, reason = %error, "retrying failed attempt");
-                record(Progress::Failed(now, error.to_string()));
-                error.outcome(&self.outage)
-            }
-            End::Remaining(findings, delay) => {
-                let has_failed = !findings.failures.is_empty();
-                let findings = Arc::new(findings);
-                let mut wait = Duration::ZERO;
-                self.tracked
-                    .update(name, uid, |tracked| wait = tracked.record(now, &findings));
-                if has_failed {
-                    return Outcome::RetryAfter(MIN_RETRY.max(delay));
-                }
-                Outcome::At(self.next_attempt(name, wait))
-            }
-        }
-    }
-
-    /// Returns the time of the next attempt if nothing happens: after `wait`, but no later than
-    /// there is something to say.
-    fn next_attempt(&self, name: &str, wait: Duration) -> Instant {
-        let now = Instant::now();
-        let mut next = now + wait;
-        if let Some(tracked) = self.tracked.get(name) {
-            for limit in [self.details_after(), self.settings.stuck_after] {
-                let then = tracked.since + limit;
-                if then > now {
-                    next = next.min(then);
-                }
-            }
-        }
-        next
-    }
-
-    /// Reports a namespace that is not gone after the time for it: once, by an event and a line of
-    /// the log.
-    fn report_stuck(&self, name: &str) {
-        let Some(tracked) = self.tracked.get(name) else { return };
-        if tracked.is_reported || tracked.since.elapsed() < self.settings.stuck_after {
-            return;
-        }
-        let why = match &tracked.state {
-            Progress::Remaining(_, findings) => findings.summary(),
-            Progress::Failed(_, why) => why.clone(),
-            Progress::Yielded(holder) => yielded(holder),
-            Progress::Held(_) | Progress::Started => "it is being deleted".to_owned(),
-            Progress::Protected => "this controller never touches it".to_owned(),
-            Progress::Finalized => "others have not removed their finalizers from the namespace".to_owned(),
-        };
-        tracing::warn!(namespace = %name, reason = why, "namespace is still being deleted");
-        let target = Target {
-            resource: NAMESPACES,
-            key: portreeve_api::ObjectKey::cluster(name),
-            uid: Arc::clone(&tracked.uid),
-            version: "".into(),
-        };
-        let message = format!("The namespace is still being deleted: {why}");
-        if !self.settings.observe {
-            let event = EventContent::warning("NamespaceDeletionStuck", "Delete", message);
-            self.events.send(self.name, &target, &event);
-        }
-        self.tracked
-            .update(name, &tracked.uid, |tracked| tracked.is_reported = true);
     }
 }

@@ -128,13 +128,17 @@ impl TrackedNamespaces {
 }
 
 impl Tracked {
-    /// Records findings. Returns how long to wait before the next attempt if nothing happens.
-    pub(super) fn record(&mut self, now: Timestamp, findings: &Arc<Findings>) -> Duration {
+    /// Records findings. Returns how long to wait before the next attempt if nothing happens, or
+    /// `None` if it is to be retried: because something has failed, or because discovery may show
+    /// by now what was hidden from the attempt. A change of discovery wakes only those namespaces
+    /// that are known to hide something then, so `is_current` says whether it has changed since.
+    pub(super) fn record(&mut self, now: Timestamp, findings: &Arc<Findings>, is_current: bool) -> Option<Duration> {
         let is_same = matches!(&self.state, Progress::Remaining(_, before) if before == findings);
         self.waits = if is_same { self.waits + 1 } else { 0 };
         self.state = Progress::Remaining(now, Arc::clone(findings));
         let factor = 1_u32.checked_shl(self.waits).unwrap_or(u32::MAX);
-        MIN_WAIT.saturating_mul(factor).min(MAX_WAIT)
+        let waits = findings.failures.is_empty() && (is_current || findings.hidden.is_empty());
+        waits.then(|| MIN_WAIT.saturating_mul(factor).min(MAX_WAIT))
     }
 
     /// Returns whether the last attempt could not find out what is left.
@@ -145,7 +149,10 @@ impl Tracked {
 
 #[cfg(test)]
 mod tests {
+    use portreeve_api::CRDS;
+
     use super::*;
+    use crate::findings::Name;
 
     fn namespace(uid: &str, is_terminating: bool) -> Metadata {
         Metadata {
@@ -177,15 +184,37 @@ mod tests {
         let mut known = tracked.get("n").unwrap();
         let findings = Arc::new(Findings::default());
         let waits: Vec<_> = (0..8)
-            .map(|_| known.record(Timestamp::UNIX_EPOCH, &findings).as_secs())
+            .map(|_| known.record(Timestamp::UNIX_EPOCH, &findings, true).unwrap().as_secs())
             .collect();
         assert_eq!(waits, [15, 30, 60, 120, 240, 480, 600, 600]);
-        let others = Arc::new(Findings {
-            hidden: vec!["a/v1".to_owned()],
-            ..Findings::default()
-        });
-        assert_eq!(known.record(Timestamp::UNIX_EPOCH, &others).as_secs(), 15);
+        let others = hiding("a/v1");
+        assert_eq!(known.record(Timestamp::UNIX_EPOCH, &others, true), Some(MIN_WAIT));
         assert!(known.is_blind());
+    }
+
+    fn hiding(version: &str) -> Arc<Findings> {
+        Arc::new(Findings {
+            hidden: vec![version.to_owned()],
+            ..Findings::default()
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_and_a_change_of_discovery_are_no_reason_to_wait() {
+        let tracked = TrackedNamespaces::default();
+        tracked.observe(&namespace("1", true));
+        let mut known = tracked.get("n").unwrap();
+        let mut record =
+            |findings: &Arc<Findings>, is_current| known.record(Timestamp::UNIX_EPOCH, findings, is_current);
+        assert_eq!(record(&hiding("a/v1"), false), None);
+        // What is left does not depend on discovery.
+        assert_eq!(record(&Arc::default(), false), Some(MIN_WAIT));
+        let failures = [(Name::of(&CRDS), "refused".to_owned())].into();
+        let failed = Findings {
+            failures,
+            ..Findings::default()
+        };
+        assert_eq!(record(&failed.into(), true), None);
     }
 
     #[tokio::test(start_paused = true)]
