@@ -131,7 +131,8 @@ impl Tracked {
     /// Records findings. Returns how long to wait before the next attempt if nothing happens, or
     /// `None` if it is to be retried: because something has failed, or because discovery may show
     /// by now what was hidden from the attempt. A change of discovery wakes only those namespaces
-    /// that are known to hide something then, so `is_current` says whether it has changed since.
+    /// that are known to hide something then, so `is_current` says whether discovery is still what
+    /// the attempt has read.
     pub(super) fn record(&mut self, now: Timestamp, findings: &Arc<Findings>, is_current: bool) -> Option<Duration> {
         let is_same = matches!(&self.state, Progress::Remaining(_, before) if before == findings);
         self.waits = if is_same { self.waits + 1 } else { 0 };
