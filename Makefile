@@ -17,8 +17,8 @@ SEED ?=
 # builds. No crate has examples.
 SHARED := --examples
 # The servers of tests are Go programs with little to do, so they need few threads, and little
-# garbage collection before they have this much memory.
-SERVERS := GOMAXPROCS=1 GOGC=800 GOMEMLIMIT=600MiB
+# garbage collection before they have this much memory. Their timers may be 20 ms late.
+SERVERS := GOMAXPROCS=1 GOGC=800 GOMEMLIMIT=600MiB SERVER_TIMER_SLACK=20000000
 # The tests of all crates, as in `make test`. For a selection of them, cargo would build the
 # dependencies again, with other features.
 TESTS := --tests
