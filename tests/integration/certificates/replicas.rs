@@ -35,7 +35,7 @@ use crate::fixtures::{
 
 /// The number of CAs that follow each other. `make chaos` sets the variable.
 const ROTATIONS: &str = "ROTATIONS";
-const DEFAULT_ROTATIONS: usize = 5;
+const DEFAULT_ROTATIONS: usize = 2;
 /// With the value `time`, the CAs are replaced by their age. `make chaos` sets the variable.
 const ROTATE_BY: &str = "ROTATE_BY";
 /// The lifetime of certificates that are replaced by their age, which is after two thirds of it.
