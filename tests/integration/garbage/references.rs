@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
 use kube::{ResourceExt, api::DynamicObject};
-use portreeve_testing::{ControlPlane, FaultProxy, Matcher, Repeat, eventually};
+use portreeve_testing::{Builder, ControlPlane, FaultProxy, Matcher, Repeat, eventually};
 use serde_json::{Value, json};
 
 use super::{collector::Collector, shared};
@@ -25,16 +25,16 @@ const KEPT_TIME: Duration = Duration::from_secs(1);
 
 #[tokio::test]
 async fn test_cross_namespace_references_with_watch_cache() -> Result<()> {
-    cross_namespace_references("--watch-cache=true").await
+    cross_namespace_references(ControlPlane::builder()).await
 }
 
 #[tokio::test]
 async fn test_cross_namespace_references_without_watch_cache() -> Result<()> {
-    cross_namespace_references("--watch-cache=false").await
+    cross_namespace_references(ControlPlane::builder().apiserver_arg("--watch-cache=false")).await
 }
 
-async fn cross_namespace_references(watch_cache: &str) -> Result<()> {
-    let plane = ControlPlane::builder().apiserver_arg(watch_cache).pooled().await?;
+async fn cross_namespace_references(options: Builder) -> Result<()> {
+    let plane = options.pooled().await?;
     let (mut expected_objects, there) = (ExpectedObjects::default(), DynamicClient::new(&plane, "b").await?);
     let parent = expected_objects.create_one(&there, config_map("parent")).await?;
     let children = (0..10).map(|number| secret(&format!("child-{number}")).owned_by(&parent));
