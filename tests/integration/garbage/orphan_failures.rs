@@ -132,8 +132,13 @@ async fn an_orphaning_that_a_policy_rejects_is_reported_by_events() -> Result<()
     for owner in [&fixed_owner, &owner] {
         dynamic_client.wait_until_gone(owner).await?;
         let uid = owner.metadata.uid.as_deref().unwrap_or_default();
-        let (_, decisions) = collector.page(&format!("decisions?uid={uid}")).await?;
-        ensure!(decisions.contains("\"2 dependents orphaned\""), "{decisions}");
+        // The owner is gone before the collector has the response and records the decision.
+        eventually(LIMIT, "the decision", || async {
+            let (_, decisions) = collector.page(&format!("decisions?uid={uid}")).await?;
+            ensure!(decisions.contains("\"2 dependents orphaned\""), "{decisions}");
+            anyhow::Ok(())
+        })
+        .await?;
     }
     wait_until_released(&dynamic_client, &created[3]).await
 }
