@@ -394,7 +394,8 @@ fn etcd_args(folder: &Path, url: &str) -> Vec<String> {
         format!("--advertise-client-urls={url}"),
         // etcd requires an address for peers even without peers, so any port will do.
         "--listen-peer-urls=http://127.0.0.1:0".to_owned(),
-        // A member on its own needs few heartbeats, each of which takes processor time.
+        // A member on its own needs few heartbeats, each of which takes processor time. etcd wants
+        // at least five of them within an election timeout.
         "--heartbeat-interval=500".to_owned(),
         "--election-timeout=5000".to_owned(),
         // Writes survive a crash of etcd but not of the machine, which is enough for tests.
